@@ -1,0 +1,25 @@
+//! The agent: what happens between a question and its answer (`agent.md` of the design; ParaVT, section 3.1.1).
+//!
+//! An [`Agent`] turns a question about videos into a stream of [`AgentEvent`]s. The rules live in pure pieces (`parser`,
+//! `prompt`, `budget`, `episode`); `dispatch` and `subagent` do the I/O around them. This room knows engines and media
+//! by their seams, and nothing of HTTP.
+
+#[expect(clippy::module_inception, reason = "the agent's file carries the agent's name")]
+mod agent;
+mod answer;
+mod budget;
+mod dispatch;
+mod episode;
+mod error;
+mod event;
+mod generation;
+pub mod parser;
+mod prompt;
+mod request;
+mod subagent;
+mod tool;
+
+pub use agent::{Agent, EventStream};
+pub use error::AgentError;
+pub use event::{AgentEvent, AgentUsage, Outcome, StageTiming, TurnRecord, WindowRecord, WindowStatus};
+pub use request::{AskOptions, AskPart, AskRequest, AskTurn, ToolUse, VideoPart};

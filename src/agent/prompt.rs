@@ -1,0 +1,197 @@
+//! What the agents are told. Pure: words and frames in, turns out. The words themselves are the card's.
+
+use super::event::{WindowRecord, WindowStatus};
+use super::request::{AskPart, AskTurn};
+use crate::card::ModelCard;
+use crate::types::{Clip, Frame, Part, Role, TimeSpan, Turn};
+
+/// Puts values for `{name}` in one pass: a value that holds braces is not read again.
+#[must_use]
+pub(super) fn fill(template: &str, values: &[(&str, &str)]) -> String {
+    let mut out = String::with_capacity(template.len());
+    let mut rest = template;
+    while let Some(at) = rest.find('{') {
+        out.push_str(&rest[..at]);
+        rest = &rest[at..];
+        let found = values.iter().find_map(|(name, value)| {
+            rest[1..].strip_prefix(name).and_then(|after| after.strip_prefix('}')).map(|after| (*value, after))
+        });
+        if let Some((value, after)) = found {
+            out.push_str(value);
+            rest = after;
+        } else {
+            out.push('{');
+            rest = &rest[1..];
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Frames, each after its own time when `timestamps`: `<12.0 seconds>`.
+fn frame_parts(frames: &[Frame], timestamps: bool) -> impl Iterator<Item = Part> + '_ {
+    frames.iter().flat_map(move |frame| {
+        let label = frame.time.filter(|_| timestamps).map(|time| Part::Text(format!("<{time} seconds>")));
+        label.into_iter().chain(std::iter::once(Part::Frame(frame.clone())))
+    })
+}
+
+/// The name a video has in prompts and calls: the card's, numbered when there are several.
+#[must_use]
+pub(super) fn video_name(card: &ModelCard, index: usize, count: usize) -> String {
+    let name = &card.prompts.video_name;
+    if count == 1 {
+        return name.clone();
+    }
+    match name.rsplit_once('.') {
+        Some((stem, extension)) => format!("{stem}_{}.{extension}", index + 1),
+        None => format!("{name}_{}", index + 1),
+    }
+}
+
+/// The caller's conversation as the main agent sees it: overview frames first, then the question, as ParaVT was trained.
+/// `clips` are the overviews of the videos, in order. `tools` is false for an episode that may not call any.
+#[must_use]
+pub(super) fn opening(card: &ModelCard, turns: &[AskTurn], clips: &[Clip], tools: bool) -> Vec<Turn> {
+    let mut system = card.prompts.system.clone();
+    let mut out = Vec::with_capacity(turns.len() + 1);
+    let mut next_clip = 0;
+    for turn in turns {
+        let mut words = Vec::new();
+        let mut frames = Vec::new();
+        let mut names = Vec::new();
+        for part in &turn.parts {
+            match part {
+                AskPart::Text(text) => words.push(text.as_str()),
+                AskPart::Image(frame) => frames.push(Part::Frame(frame.clone())),
+                AskPart::Video(_) => {
+                    let Some(clip) = clips.get(next_clip) else { continue };
+                    let name = video_name(card, next_clip, clips.len());
+                    if clips.len() > 1 {
+                        frames.push(Part::Text(format!("{name}:\n")));
+                    }
+                    frames.extend(frame_parts(&clip.frames, card.overview.timestamps));
+                    names.push(name);
+                    next_clip += 1;
+                }
+            }
+        }
+        let words = words.join("\n");
+        if turn.role == Role::System {
+            system.push_str("\n\n");
+            system.push_str(&words);
+            continue;
+        }
+        let text = if names.is_empty() {
+            words
+        } else {
+            fill(&card.prompts.question, &[("question", &words), ("video", &names.join(", "))])
+        };
+        frames.push(Part::Text(text));
+        out.push(Turn { role: turn.role, parts: frames });
+    }
+    if !tools && let Some(last) = out.last_mut() {
+        last.parts.push(Part::Text(format!("\n{}", card.prompts.last_turn)));
+    }
+    out.insert(0, Turn::text(Role::System, system));
+    out
+}
+
+/// The caller's conversation as it is: parts in their order, no prompt of ours. For plain completions.
+#[must_use]
+pub(super) fn plain(card: &ModelCard, turns: &[AskTurn], clips: &[Clip]) -> Vec<Turn> {
+    let mut clips = clips.iter();
+    let parts = |turn: &AskTurn, clips: &mut std::slice::Iter<'_, Clip>| {
+        let mut out = Vec::new();
+        for part in &turn.parts {
+            match part {
+                AskPart::Text(text) => out.push(Part::Text(text.clone())),
+                AskPart::Image(frame) => out.push(Part::Frame(frame.clone())),
+                AskPart::Video(_) => {
+                    let frames = clips.next().map_or(&[][..], |clip| clip.frames.as_slice());
+                    out.extend(frame_parts(frames, card.overview.timestamps));
+                }
+            }
+        }
+        out
+    };
+    turns.iter().map(|turn| Turn { role: turn.role, parts: parts(turn, &mut clips) }).collect()
+}
+
+/// What a sub-agent sees: the window's frames, then its instructions.
+#[must_use]
+pub(super) fn sub_agent(card: &ModelCard, window: TimeSpan, clip: &Clip, question: &str) -> Vec<Turn> {
+    let mut parts: Vec<Part> = frame_parts(&clip.frames, card.window.timestamps).collect();
+    let values = [("start", window.start.clock()), ("end", window.end.clock()), ("question", question.to_owned())];
+    let values: Vec<(&str, &str)> = values.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    parts.push(Part::Text(fill(&card.prompts.sub_agent, &values)));
+    vec![Turn { role: Role::User, parts }]
+}
+
+/// The one user turn that answers a burst: a line a call, in call order.
+#[must_use]
+pub(super) fn tool_response(windows: &[WindowRecord], last_turn: Option<&str>) -> Turn {
+    let mut text = "<tool_response>\n".to_owned();
+    for window in windows {
+        text.push_str(&response_line(window));
+        text.push('\n');
+    }
+    text.push_str("</tool_response>");
+    if let Some(last_turn) = last_turn {
+        text.push('\n');
+        text.push_str(last_turn);
+    }
+    Turn::text(Role::User, text)
+}
+
+fn response_line(window: &WindowRecord) -> String {
+    let what = match (&window.error, &window.summary) {
+        (Some(error), _) => error.as_str(),
+        (None, Some(summary)) => summary.as_str(),
+        (None, None) => "failed: no summary",
+    };
+    // A summary is model output: it must neither close the block it stands in nor take more than its line. Tags are broken
+    // up, not cut out: what is left of a cut can be a tag again.
+    let what = what.replace("<tool_response", "< tool_response").replace("</tool_response", "< /tool_response");
+    let what = what.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
+    match (window.start, window.end, window.status) {
+        (Some(start), Some(end), status) if status != WindowStatus::NotRun => {
+            format!("[{}] {what}", TimeSpan { start, end })
+        }
+        _ => what,
+    }
+}
+
+/// The user's own words in the last user turn: what a sub-agent may be told of the question.
+#[must_use]
+pub(super) fn question(turns: &[AskTurn]) -> String {
+    let last = turns.iter().rev().find(|turn| turn.role == Role::User);
+    let texts = last.into_iter().flat_map(|turn| &turn.parts).filter_map(|part| match part {
+        AskPart::Text(text) => Some(text.as_str()),
+        _ => None,
+    });
+    texts.collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::MediaTime;
+
+    #[test]
+    fn values_are_put_in_once() {
+        assert_eq!(fill("{a} {b} {c}", &[("a", "{b}"), ("b", "2")]), "{b} 2 {c}");
+    }
+
+    #[test]
+    fn a_summary_cannot_close_the_response() {
+        let record = WindowRecord {
+            start: Some(MediaTime::ZERO),
+            end: MediaTime::from_seconds(2.0),
+            summary: Some("x</tool_</tool_response>response>\n\ny".to_owned()),
+            ..WindowRecord::called(0, 0)
+        };
+        let Part::Text(text) = &tool_response(&[record], Some("Now.")).parts[0] else { panic!("text") };
+        assert_eq!(text, "<tool_response>\n[0.0s - 2.0s] x</tool_< /tool_response>response> y\n</tool_response>\nNow.");
+    }
+}

@@ -1,0 +1,95 @@
+//! A question, as the agent takes it. No wire structs.
+
+use crate::config::Dispatch;
+use crate::engine::Sampling;
+use crate::media::SourceRequest;
+use crate::types::{Frame, MediaTime, Role};
+
+/// A question with what it is about.
+#[derive(Debug, Clone)]
+pub struct AskRequest {
+    /// The conversation. The last turn is the user's.
+    pub turns: Vec<AskTurn>,
+    /// What the caller wants of the main agent's sampling. In an episode `max_tokens` (0: no bound but the card's) and
+    /// `stop` are about the answer alone; in a plain completion about all of it.
+    pub sampling: Sampling,
+    /// Text the answer of a plain completion already starts with, as the caller wrote it. Not repeated in the answer; not
+    /// for episodes, whose turns are opened by the card.
+    pub prefix: String,
+    /// How to run.
+    pub options: AskOptions,
+    /// Names the episode in logs, and its keys and values in the engine.
+    pub id: String,
+}
+
+/// One turn of the caller's conversation.
+#[derive(Debug, Clone)]
+pub struct AskTurn {
+    /// Who speaks. A caller's system turn follows the card's system prompt.
+    pub role: Role,
+    /// What is said.
+    pub parts: Vec<AskPart>,
+}
+
+/// A piece of a turn.
+#[derive(Debug, Clone)]
+pub enum AskPart {
+    /// Text.
+    Text(String),
+    /// A still picture, already decoded and scaled.
+    Image(Frame),
+    /// A video.
+    Video(VideoPart),
+}
+
+/// A video and how the caller wants it sampled.
+#[derive(Debug, Clone)]
+pub struct VideoPart {
+    /// Where it is.
+    pub source: SourceRequest,
+    /// Only from here.
+    pub start: Option<MediaTime>,
+    /// Only to here.
+    pub end: Option<MediaTime>,
+    /// Overview frames a second, in place of the card's.
+    pub fps: Option<f64>,
+    /// Most overview frames, in place of the card's.
+    pub max_frames: Option<u32>,
+    /// Exactly this many overview frames.
+    pub frames: Option<u32>,
+}
+
+impl VideoPart {
+    /// The whole video as the card samples it.
+    #[must_use]
+    pub const fn whole(source: SourceRequest) -> Self {
+        Self { source, start: None, end: None, fps: None, max_frames: None, frames: None }
+    }
+}
+
+/// How an episode runs. `None` leaves the card's or the configuration's value.
+#[derive(Debug, Clone, Default)]
+pub struct AskOptions {
+    /// `false`: one plain completion over the frames, no tools. By default true when there is a video.
+    pub agent: Option<bool>,
+    /// All windows at once or one after another.
+    pub dispatch: Option<Dispatch>,
+    /// Fewer turns with tools than the card allows.
+    pub max_turns: Option<u32>,
+    /// Fewer calls a turn than the card allows.
+    pub max_calls: Option<u32>,
+    /// Whether windows may, may not, or must be watched.
+    pub tools: ToolUse,
+}
+
+/// `tool_choice`, for our own tool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ToolUse {
+    /// The model decides.
+    #[default]
+    Auto,
+    /// No windows.
+    None,
+    /// At least one window before the answer.
+    Required,
+}

@@ -1,0 +1,6 @@
+//! Thin handlers, each with its part of the OpenAPI document.
+
+pub(super) mod chat;
+pub(super) mod health;
+pub(super) mod metrics;
+pub(super) mod models;

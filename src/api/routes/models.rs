@@ -1,0 +1,33 @@
+//! `GET /v1/models`.
+
+use axum::Json;
+use axum::extract::State;
+
+use crate::api::convert::check_model;
+use crate::api::error::ApiError;
+use crate::api::extract::ModelName;
+use crate::api::state::ApiState;
+use crate::protocol::error::ErrorResponse;
+use crate::protocol::models::{Model, ModelList};
+
+/// Lists the model this server answers with.
+#[utoipa::path(get, path = "/v1/models", tag = "models", responses((status = 200, body = ModelList)))]
+pub(in crate::api) async fn list_models(State(state): State<ApiState>) -> Json<ModelList> {
+    Json(ModelList { object: "list", data: vec![served(&state)] })
+}
+
+/// Tells of one model.
+#[utoipa::path(get, path = "/v1/models/{model}", tag = "models",
+    params(("model" = String, Path, description = "The model card's name, or `paravt`.")),
+    responses((status = 200, body = Model), (status = 404, body = ErrorResponse)))]
+pub(in crate::api) async fn retrieve_model(
+    State(state): State<ApiState>,
+    ModelName(name): ModelName,
+) -> Result<Json<Model>, ApiError> {
+    check_model(&name, state.card())?;
+    Ok(Json(served(&state)))
+}
+
+fn served(state: &ApiState) -> Model {
+    Model { id: state.card().name.clone(), object: "model", created: state.created(), owned_by: "paravt" }
+}

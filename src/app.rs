@@ -1,0 +1,181 @@
+//! The only place that wires the parts together: configuration and card in, an agent or a server out.
+//!
+//! Knows every room's front and none of their insides; knows nothing of arguments or terminals.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::agent::Agent;
+use crate::api::{self, ApiState};
+use crate::card::checkpoint::{self, CheckpointError};
+use crate::card::{self, CardError, ModelCard};
+use crate::config::{Config, EngineConfig, EngineKind};
+use crate::engine::remote::RemoteEngine;
+use crate::engine::scripted::{Script, ScriptedEngine};
+use crate::engine::{Engine, EngineError};
+use crate::media::{Media, MediaError};
+use crate::metrics::{Metrics, MetricsError};
+use crate::shutdown::{Shutdown, follow_signals};
+
+/// Parts that can't be put together.
+#[derive(Debug, thiserror::Error)]
+pub enum AppError {
+    /// The card.
+    #[error(transparent)]
+    Card(#[from] CardError),
+    /// The checkpoint.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The engine.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// Media.
+    #[error(transparent)]
+    Media(#[from] MediaError),
+    /// The configuration asks for what was not built in, or leaves out what is needed.
+    #[error("{0}")]
+    Setup(String),
+    /// The address is taken, or not ours.
+    #[error("can't listen on {address}: {cause}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The cause.
+        cause: std::io::Error,
+    },
+    /// Metrics.
+    #[error(transparent)]
+    Metrics(#[from] MetricsError),
+    /// The server.
+    #[error("the server can't run: {0}")]
+    Serve(#[from] std::io::Error),
+    /// A task of ours ended before its time.
+    #[error("{0} broke off")]
+    BrokeOff(&'static str),
+}
+
+/// A configuration with its card. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct App {
+    config: Arc<Config>,
+    card: Arc<ModelCard>,
+}
+
+impl App {
+    /// Reads the card that the configuration names.
+    ///
+    /// # Errors
+    /// [`AppError::Card`].
+    pub fn new(config: Config) -> Result<Self, AppError> {
+        let card = ModelCard::load(card::chosen(&config.engine))?;
+        Ok(Self { config: Arc::new(config), card: Arc::new(card) })
+    }
+
+    /// The card.
+    #[must_use]
+    pub fn card(&self) -> &ModelCard {
+        &self.card
+    }
+
+    /// The configuration.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Finds the checkpoint, and downloads it where it is not here yet; `bars` shows how far that is where stderr is a
+    /// terminal. `None` for engines that load none.
+    ///
+    /// # Errors
+    /// [`AppError::Checkpoint`].
+    pub async fn checkpoint(&self, bars: bool) -> Result<Option<PathBuf>, AppError> {
+        if self.config.engine.chosen_kind() != EngineKind::Mistralrs || !cfg!(feature = "mistralrs") {
+            return Ok(None);
+        }
+        Ok(Some(checkpoint::resolve(&self.card, &self.config.engine, bars).await?))
+    }
+
+    /// Loads the engine and puts an agent on it. Media come first: it takes no time to see that ffmpeg is missing.
+    ///
+    /// # Errors
+    /// [`AppError`] of the part that fails.
+    pub async fn agent(&self, checkpoint: Option<&Path>) -> Result<Agent, AppError> {
+        let media = Media::new(self.config.media.clone())?;
+        let engine = self.engine(checkpoint).await?;
+        Ok(Agent::new(Arc::clone(&self.card), engine, media, self.config.agent.clone()))
+    }
+
+    async fn engine(&self, checkpoint: Option<&Path>) -> Result<Arc<dyn Engine>, AppError> {
+        let config = &self.config.engine;
+        match config.chosen_kind() {
+            EngineKind::Mistralrs => embedded(config, checkpoint).await,
+            EngineKind::Remote => Ok(Arc::new(RemoteEngine::new(config, self.card.name.clone())?)),
+            EngineKind::Scripted => {
+                let path = config.script.as_deref();
+                let path = path.ok_or_else(|| AppError::Setup("the scripted engine needs --script FILE".to_owned()))?;
+                Ok(Arc::new(ScriptedEngine::from_script(Script::read(path)?)))
+            }
+        }
+    }
+
+    /// Serves the API: listens at once, loads the model meanwhile, and stops at a signal (the first lets episodes finish,
+    /// the second does not).
+    ///
+    /// # Errors
+    /// [`AppError`] when the address is taken, and when the model does not load: a server without one is of no use.
+    pub async fn serve(self) -> Result<(), AppError> {
+        let address = self.config.server.listen;
+        let listener = TcpListener::bind(address).await.map_err(|cause| AppError::Listen { address, cause })?;
+        tracing::info!(address = %listener.local_addr()?, model = self.card.name, "listening; the model is being loaded");
+        let shutdown = Shutdown::new();
+        let metrics = Metrics::new()?;
+        let state = ApiState::new(Arc::clone(&self.card), self.config.server.clone(), metrics, shutdown.clone());
+        let mut signals = pin!(follow_signals(shutdown));
+        let mut server = pin!(api::serve(listener, state.clone()));
+        let mut loading = AbortOnDropHandle::new(tokio::spawn(async move {
+            let checkpoint = self.checkpoint(true).await?;
+            self.agent(checkpoint.as_deref()).await
+        }));
+        tokio::select! {
+            result = &mut server => return Ok(result?),
+            stopped = &mut signals => match stopped? {},
+            loaded = &mut loading => {
+                let agent = loaded.map_err(|_| AppError::BrokeOff("loading the model"))??;
+                let engine = agent.engine().info();
+                tracing::info!(engine = engine.name, detail = engine.detail, "ready");
+                state.set_agent(agent);
+            },
+        }
+        tokio::select! {
+            result = server => Ok(result?),
+            stopped = signals => match stopped? {},
+        }
+    }
+}
+
+#[cfg(feature = "mistralrs")]
+async fn embedded(config: &EngineConfig, checkpoint: Option<&Path>) -> Result<Arc<dyn Engine>, AppError> {
+    use crate::engine::mistralrs::{MistralRs, MistralRsOptions};
+    let checkpoint = checkpoint.ok_or_else(|| AppError::Setup("the embedded engine needs a checkpoint".to_owned()))?;
+    let mut options = MistralRsOptions::default();
+    if config.max_queued > 0 {
+        options.max_queued = config.max_queued;
+    }
+    if config.max_prompt_tokens > 0 {
+        options.max_prompt_tokens = Some(config.max_prompt_tokens);
+    }
+    Ok(Arc::new(MistralRs::load(checkpoint, options).await?))
+}
+
+#[cfg(not(feature = "mistralrs"))]
+async fn embedded(_: &EngineConfig, _: Option<&Path>) -> Result<Arc<dyn Engine>, AppError> {
+    Err(AppError::Setup(
+        "this paravt was built without the feature `mistralrs`: give --upstream URL, or build it with the feature"
+            .to_owned(),
+    ))
+}

@@ -1,0 +1,85 @@
+//! What generates text, and with which model.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+/// Settings of the engine.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EngineConfig {
+    /// Which engine. By default `remote` when there are upstreams, else `mistralrs`.
+    pub kind: Option<EngineKind>,
+    /// The model card: a folder with a `card.toml`, or the name of a bundled card. By default `paravt-tiny`.
+    pub card: Option<PathBuf>,
+    /// A checkpoint folder to load in place of the card's.
+    pub model_directory: Option<PathBuf>,
+    /// Servers that speak OpenAI's API, all with the same model.
+    pub upstreams: Vec<Upstream>,
+    /// The model's name at the upstreams. By default the card's.
+    pub upstream_model: Option<String>,
+    /// Requests waiting in the engine before it refuses more. 0 leaves the engine's own bound: 256 for `mistralrs`, 1024
+    /// for `remote`. The scripted engine has none.
+    pub max_queued: usize,
+    /// Longest prompt in tokens, frames included, that the embedded engine takes: it can't stop reading one when the caller
+    /// leaves. 0 leaves its own bound: 8192 on the CPU, the model's context on a GPU. Upstreams have bounds of their own.
+    pub max_prompt_tokens: u32,
+    /// Script of the scripted engine (JSON), for load tests without weights.
+    pub script: Option<PathBuf>,
+    /// Folder for downloaded checkpoints. By default the Hugging Face cache.
+    pub cache_directory: Option<PathBuf>,
+    /// Never ask the Hub, use what is cached.
+    pub offline: bool,
+}
+
+impl EngineConfig {
+    /// Which engine is meant: as configured, else upstreams where there are some, else the embedded one.
+    #[must_use]
+    pub fn chosen_kind(&self) -> EngineKind {
+        self.kind.unwrap_or(if self.upstreams.is_empty() { EngineKind::Mistralrs } else { EngineKind::Remote })
+    }
+}
+
+/// Which engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum EngineKind {
+    /// Embedded, through the mistralrs crate.
+    Mistralrs,
+    /// Upstream servers over HTTP.
+    Remote,
+    /// Replays a script: no weights.
+    Scripted,
+}
+
+impl EngineKind {
+    /// Its name in configurations and on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Mistralrs => "mistralrs",
+            Self::Remote => "remote",
+            Self::Scripted => "scripted",
+        }
+    }
+}
+
+/// One upstream server.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Upstream {
+    /// Base URL, with the `/v1`.
+    pub url: String,
+    /// Bearer key.
+    #[serde(default)]
+    pub api_key: Option<String>,
+}
+
+impl std::fmt::Debug for Upstream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Upstream")
+            .field("url", &self.url)
+            .field("api_key", &self.api_key.as_ref().map(|_| "…"))
+            .finish()
+    }
+}

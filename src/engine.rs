@@ -1,0 +1,24 @@
+//! Engines turn a conversation of text and frames into text. The rest of paravt sees the narrow [`Engine`] trait.
+//!
+//! This room knows nothing of HTTP requests to us, of video files, of prompts, tools or episodes.
+
+#[expect(
+    clippy::module_inception,
+    reason = "the trait's file carries the trait's name, as the architecture lays it out"
+)]
+mod engine;
+mod error;
+mod gang;
+#[cfg(feature = "mistralrs")]
+pub mod mistralrs;
+pub mod remote;
+pub mod scripted;
+mod stop;
+
+pub use engine::{
+    Batching, Engine, EngineInfo, EngineLoad, FinishReason, GenerateRequest, Generated, Sampling, SessionKey, Speaker,
+    Supported, TokenEvent, TokenStream,
+};
+pub use error::EngineError;
+pub use gang::{Gang, Seat};
+pub(crate) use stop::StopFilter;

@@ -1,0 +1,180 @@
+//! The seam: what every engine takes and gives.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+use serde::Serialize;
+
+use super::{EngineError, Seat};
+use crate::types::{TokenUsage, Turn};
+
+/// Something that generates text from turns of text and frames.
+#[async_trait]
+pub trait Engine: Send + Sync + std::fmt::Debug {
+    /// Starts one generation.
+    ///
+    /// Returns once the request is accepted (it may still wait in the engine's queue). Dropping the stream, or the
+    /// future before it resolves, cancels the work: no token is computed for it after the one in progress.
+    ///
+    /// # Errors
+    /// [`EngineError`] when the request can't be served at all; what fails later is an item of the stream.
+    async fn generate(&self, request: GenerateRequest) -> Result<TokenStream, EngineError>;
+
+    /// What this engine is and can do.
+    fn info(&self) -> EngineInfo;
+
+    /// What it is doing now. Both zero: idle.
+    fn load(&self) -> EngineLoad;
+}
+
+/// Text as it comes, ended by exactly one [`TokenEvent::Finished`] or by one error.
+pub type TokenStream = BoxStream<'static, Result<TokenEvent, EngineError>>;
+
+/// One generation to run.
+#[derive(Debug)]
+pub struct GenerateRequest {
+    /// The conversation. The assistant's next turn is generated.
+    pub turns: Vec<Turn>,
+    /// Text the assistant's turn already starts with (`<think>\n`). Not repeated in the output.
+    pub prefix: String,
+    /// How to choose tokens.
+    pub sampling: Sampling,
+    /// Which keys and values to reuse, and which requests belong to one episode.
+    pub session: SessionKey,
+    /// Who speaks.
+    pub speaker: Speaker,
+    /// A seat in a burst, for engines that batch only what starts together. Others drop it.
+    pub seat: Option<Seat>,
+}
+
+/// Names an episode: its main turns share a prefix.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct SessionKey(pub Arc<str>);
+
+/// Which agent a generation is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Speaker {
+    /// The one that answers: long prefix, continued over turns.
+    Main,
+    /// One window's watcher: a fresh conversation, gone after one turn.
+    Sub,
+}
+
+impl Speaker {
+    /// Name in metrics and traces.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Main => "main",
+            Self::Sub => "sub",
+        }
+    }
+}
+
+/// How to choose tokens. `None` leaves the engine's neutral value; temperature 0 is greedy.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct Sampling {
+    /// Softmax temperature, 0 to 2.
+    pub temperature: Option<f64>,
+    /// Nucleus mass, above 0 up to 1.
+    pub top_p: Option<f64>,
+    /// Number of candidates, at least 1.
+    pub top_k: Option<u32>,
+    /// Candidates below this share of the best one are dropped, 0 to 1.
+    pub min_p: Option<f64>,
+    /// -2 to 2.
+    pub frequency_penalty: Option<f64>,
+    /// -2 to 2.
+    pub presence_penalty: Option<f64>,
+    /// Above 0; 1 is none.
+    pub repetition_penalty: Option<f64>,
+    /// Same seed, same text.
+    pub seed: Option<u64>,
+    /// Texts that end the generation; they are not part of the output.
+    pub stop: Vec<String>,
+    /// Longest output in tokens, the prefix not counted.
+    pub max_tokens: u32,
+    /// Keep going at the end-of-text token (benchmark clients ask for this).
+    pub ignore_eos: bool,
+}
+
+/// What a stream yields.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TokenEvent {
+    /// The request left the queue: prefill begins.
+    Started {
+        /// Tokens to read, frames included, where the engine knows them before the end.
+        prompt_tokens: Option<u64>,
+    },
+    /// Generated text, in order. Raw: `<think>`, `<tool_call>` and the like are in it.
+    Text(String),
+    /// The end.
+    Finished(Generated),
+}
+
+/// How a generation ended.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Generated {
+    /// Why it ended.
+    pub reason: FinishReason,
+    /// What it cost.
+    pub usage: TokenUsage,
+}
+
+/// Why a generation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FinishReason {
+    /// End-of-text token or a stop text.
+    Stop,
+    /// `max_tokens` or the model's context was reached.
+    Length,
+}
+
+/// What an engine is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineInfo {
+    /// `mistralrs`, `remote`, `scripted`.
+    pub name: &'static str,
+    /// What it runs or whom it asks, for people (no secrets in it).
+    pub detail: String,
+    /// What may run at the same time.
+    pub batching: Batching,
+    /// Which sampling fields it can honour.
+    pub supported: Supported,
+}
+
+/// Which requests an engine can run in one batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Batching {
+    /// Any.
+    Ragged,
+    /// Only requests with equal prompt length and equal frames that start together.
+    EqualShapes,
+}
+
+/// Which optional sampling fields an engine honours. For one it can't, the API answers 400.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Supported {
+    /// [`Sampling::seed`].
+    pub seed: bool,
+    /// [`Sampling::min_p`].
+    pub min_p: bool,
+    /// [`Sampling::top_k`].
+    pub top_k: bool,
+    /// [`Sampling::repetition_penalty`].
+    pub repetition_penalty: bool,
+    /// [`Sampling::ignore_eos`].
+    pub ignore_eos: bool,
+}
+
+/// What an engine is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EngineLoad {
+    /// Generations being computed.
+    pub running: usize,
+    /// Generations waiting.
+    pub queued: usize,
+}

@@ -1,0 +1,20 @@
+//! paravt answers questions about long videos: a main agent looks at an overview, sends sub-agents to watch many
+//! windows at the same time, and answers from what they report.
+//!
+//! Layers, each seeing only those to its right: `cli → app → api → agent → { engine, media } → types`. Beside `types` stand
+//! plain values and interfaces: `card`, `config`, `metrics`, `telemetry`, `shutdown`, and `protocol`, the wire's objects, which
+//! `api` alone sees. `src/tests/architecture.rs` checks all of it.
+
+pub mod agent;
+pub mod api;
+pub mod app;
+pub mod card;
+pub mod cli;
+pub mod config;
+pub mod engine;
+pub mod media;
+pub mod metrics;
+mod protocol;
+pub mod shutdown;
+pub mod telemetry;
+pub mod types;

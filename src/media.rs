@@ -1,0 +1,25 @@
+//! Media: from a URL, a file or bytes to frames with their own times.
+//!
+//! This room knows nothing of models, prompts, episodes or HTTP requests to us.
+
+mod address;
+mod cache;
+mod decode;
+mod error;
+mod ffmpeg;
+mod http;
+mod image;
+mod install;
+#[expect(clippy::module_inception, reason = "the room's front has the room's name, as its type does")]
+mod media;
+mod plan;
+mod probe;
+mod sample;
+mod source;
+
+pub use error::MediaError;
+pub use ffmpeg::Ffmpeg;
+pub use install::{INSTALL_HINT, InstallReport, install};
+pub use media::{Media, MediaLoad, Video};
+pub use probe::VideoInfo;
+pub use source::SourceRequest;

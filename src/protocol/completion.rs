@@ -1,0 +1,163 @@
+//! The answer of `POST /v1/chat/completions`, not streamed, and what it shares with the stream.
+
+use serde::Serialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+
+/// An answer.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct ChatCompletionResponse {
+    /// Names this answer.
+    pub(crate) id: String,
+    /// `chat.completion`.
+    pub(crate) object: &'static str,
+    /// Seconds since 1970.
+    pub(crate) created: u64,
+    /// The model card's name.
+    pub(crate) model: String,
+    /// One choice.
+    pub(crate) choices: Vec<Choice>,
+    /// Tokens of all agents.
+    pub(crate) usage: Usage,
+    /// What paravt adds.
+    pub(crate) paravt: ParavtResult,
+}
+
+/// A choice.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct Choice {
+    /// 0.
+    pub(crate) index: u32,
+    /// The answer.
+    pub(crate) message: AnswerMessage,
+    /// `null`.
+    #[schema(value_type = Option<Object>)]
+    pub(crate) logprobs: Option<()>,
+    /// Why it ended.
+    pub(crate) finish_reason: WireFinish,
+}
+
+/// The answer.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct AnswerMessage {
+    /// `assistant`.
+    pub(crate) role: &'static str,
+    /// The answer alone.
+    pub(crate) content: String,
+    /// `null`.
+    #[schema(value_type = Option<String>)]
+    pub(crate) refusal: Option<()>,
+    /// The thinking of all turns, under the name DeepSeek gave it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reasoning_content: Option<String>,
+    /// The same under vLLM's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reasoning: Option<String>,
+}
+
+/// Why an answer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum WireFinish {
+    /// By itself or at a stop text.
+    Stop,
+    /// At the longest length.
+    Length,
+}
+
+/// Tokens of all agents together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+pub(crate) struct Usage {
+    /// Read, frames included.
+    pub(crate) prompt_tokens: u64,
+    /// Written.
+    pub(crate) completion_tokens: u64,
+    /// Both.
+    pub(crate) total_tokens: u64,
+    /// Of the read.
+    pub(crate) prompt_tokens_details: PromptDetails,
+    /// Of the written.
+    pub(crate) completion_tokens_details: CompletionDetails,
+    /// The same by agent.
+    pub(crate) paravt: UsageByAgent,
+}
+
+/// Of the tokens read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+pub(crate) struct PromptDetails {
+    /// Those whose keys and values were reused.
+    pub(crate) cached_tokens: u64,
+}
+
+/// Of the tokens written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+pub(crate) struct CompletionDetails {
+    /// Those of thinking and calls, estimated by share of text.
+    pub(crate) reasoning_tokens: u64,
+}
+
+/// Tokens by agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+pub(crate) struct UsageByAgent {
+    /// The main agent's turns.
+    pub(crate) main: TokenCounts,
+    /// All sub-agents.
+    pub(crate) sub: TokenCounts,
+}
+
+/// Tokens of one kind of agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+pub(crate) struct TokenCounts {
+    /// Read.
+    pub(crate) prompt_tokens: u64,
+    /// Of these, reused.
+    pub(crate) cached_tokens: u64,
+    /// Written.
+    pub(crate) completion_tokens: u64,
+}
+
+/// What paravt adds to an answer.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct ParavtResult {
+    /// Where the time went.
+    pub(crate) timing: Timing,
+    /// The whole story, when `paravt.trace` asked for it: windows with the times of their frames, summaries, tokens and
+    /// milliseconds; turns; drafts; failures.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>, nullable = false)]
+    pub(crate) trace: Option<Value>,
+}
+
+/// Where the time went, in milliseconds. All but `queue_ms` count from the moment the episode began.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, ToSchema)]
+pub(crate) struct Timing {
+    /// Waiting for a place among the running episodes.
+    pub(crate) queue_ms: f64,
+    /// Until all videos were open.
+    pub(crate) open_ms: f64,
+    /// Until all overview frames were decoded.
+    pub(crate) overview_ms: f64,
+    /// Until the first text of the main agent.
+    pub(crate) first_token_ms: Option<f64>,
+    /// Until the first text of the answer.
+    pub(crate) first_answer_ms: Option<f64>,
+    /// All of it.
+    pub(crate) total_ms: f64,
+}
+
+impl Timing {
+    /// The value of a `Server-Timing` header (W3C Server Timing, section 3).
+    pub(crate) fn header(&self) -> String {
+        let entries = [
+            ("queue", Some(self.queue_ms)),
+            ("open", Some(self.open_ms)),
+            ("overview", Some(self.overview_ms)),
+            ("first_token", self.first_token_ms),
+            ("first_answer", self.first_answer_ms),
+            ("total", Some(self.total_ms)),
+        ];
+        let entries: Vec<String> =
+            entries.iter().filter_map(|(name, ms)| ms.map(|ms| format!("{name};dur={ms:.1}"))).collect();
+        entries.join(", ")
+    }
+}

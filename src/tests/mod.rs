@@ -1,0 +1,18 @@
+//! Tests across rooms: real sockets, real files, the scripted engine, and the tiny checkpoint.
+//!
+//! What they need lies in `fixtures/` and `model_cards/paravt-tiny/`, or is made with ffmpeg.
+
+#![expect(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod agent;
+mod api;
+mod architecture;
+#[cfg(feature = "mistralrs")]
+mod boards;
+mod cli;
+mod media;
+#[cfg(feature = "mistralrs")]
+mod mistralrs;
+mod openapi;
+mod remote;
+mod support;
