@@ -194,8 +194,9 @@ fn lacking(files: &BTreeSet<String>) -> Option<String> {
     })
 }
 
-/// What a folder lacks to be a checkpoint; every shard of the index counts.
-fn missing(folder: &Path) -> Option<String> {
+/// What a folder that can be read lacks to be a checkpoint; every shard of the index counts.
+#[must_use]
+pub fn missing(folder: &Path) -> Option<String> {
     let listed = std::fs::read_dir(folder).ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     // A link into the cache may point at nothing.
     let files: BTreeSet<String> = wanted(listed).into_iter().filter(|name| folder.join(name).is_file()).collect();

@@ -121,12 +121,7 @@ fn local(folder: &Path, needed: bool) -> Check {
     let folder: PathBuf = folder.components().collect();
     let place = folder.display();
     let weights = weights_bytes(&folder);
-    let there = |files: &[&str]| files.iter().any(|file| folder.join(file).is_file());
-    let complete = weights > 0
-        && there(&["config.json"])
-        && there(&["tokenizer.json"])
-        && there(&["preprocessor_config.json", "processor_config.json"]);
-    if complete {
+    if weights > 0 && checkpoint::missing(&folder).is_none() {
         Check::found(NAME, format!("{place}, weights {}", size(weights)))
     } else if needed {
         Check::missing(
@@ -250,6 +245,20 @@ mod tests {
         }
         let check = local(folder.path(), true);
         assert!(check.state == State::Found && check.detail.contains("5 B"), "{check:?}");
+    }
+
+    #[test]
+    fn a_checkpoint_that_lacks_a_shard_is_not_found() {
+        let folder = tempfile::tempdir().expect("folder");
+        let write = |file: &str, text: &str| std::fs::write(folder.path().join(file), text).expect("write");
+        for file in ["config.json", "tokenizer.json", "preprocessor_config.json", "model-00001-of-00002.safetensors"] {
+            write(file, "12345");
+        }
+        let second = "model-00002-of-00002.safetensors";
+        write("model.safetensors.index.json", &format!(r#"{{"weight_map": {{"a": "{second}"}}}}"#));
+        assert_eq!(local(folder.path(), true).state, State::Missing);
+        write(second, "12345");
+        assert_eq!(local(folder.path(), true).state, State::Found);
     }
 
     #[tokio::test]
