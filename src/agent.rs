@@ -21,5 +21,5 @@ mod tool;
 
 pub use agent::{Agent, EventStream};
 pub use error::AgentError;
-pub use event::{AgentEvent, AgentUsage, Outcome, StageTiming, TurnRecord, WindowRecord, WindowStatus};
+pub use event::{AgentEvent, AgentUsage, Outcome, OverviewRecord, StageTiming, TurnRecord, WindowRecord, WindowStatus};
 pub use request::{AskOptions, AskPart, AskRequest, AskTurn, ToolUse, VideoPart};

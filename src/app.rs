@@ -100,12 +100,20 @@ impl App {
         Ok(Some(checkpoint::resolve(&self.card, &self.config.engine, bars).await?))
     }
 
+    /// Media alone, for what needs no model.
+    ///
+    /// # Errors
+    /// [`AppError::Media`].
+    pub fn media(&self) -> Result<Media, AppError> {
+        Ok(Media::new(self.config.media.clone())?)
+    }
+
     /// Loads the engine and puts an agent on it. Media come first: it takes no time to see that ffmpeg is missing.
     ///
     /// # Errors
     /// [`AppError`] of the part that fails.
     pub async fn agent(&self, checkpoint: Option<&Path>) -> Result<Agent, AppError> {
-        let media = Media::new(self.config.media.clone())?;
+        let media = self.media()?;
         let engine = self.engine(checkpoint).await?;
         Ok(Agent::new(Arc::clone(&self.card), engine, media, self.config.agent.clone()))
     }

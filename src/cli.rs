@@ -4,6 +4,7 @@
 //! This room knows nothing of engines' and media's insides; `app` wires them.
 
 mod ask;
+mod bench;
 mod demo;
 mod doctor;
 mod environment;
@@ -59,6 +60,8 @@ enum Command {
     Demo(demo::DemoArgs),
     /// Say what is there, what is missing, and how to get it
     Doctor(doctor::DoctorArgs),
+    /// Measure a part of the work on this machine
+    Bench(bench::BenchArgs),
     /// Print the OpenAPI document
     Openapi,
 }
@@ -94,6 +97,7 @@ impl Cli {
             Command::Ask(args) => interruptible(ask::run(&args, load(&args.engine)?, environment)).await,
             Command::Demo(args) => interruptible(demo::run(&args, load(&args.engine)?, environment)).await,
             Command::Doctor(args) => interruptible(doctor::run(&args, load(&args.engine)?, environment)).await,
+            Command::Bench(args) => interruptible(bench::run(&args, load(&EngineArgs::default())?)).await,
             Command::Openapi => openapi::run(),
         }
     }

@@ -6,6 +6,7 @@
 
 mod agent;
 mod engine;
+mod host;
 mod media;
 mod server;
 
@@ -15,7 +16,8 @@ use serde::Deserialize;
 
 pub use agent::{AgentConfig, Dispatch};
 pub use engine::{EngineConfig, EngineKind, Upstream};
-pub use media::MediaConfig;
+pub(crate) use host::HostPattern;
+pub use media::{MediaConfig, OverviewSampling};
 pub use server::ServerConfig;
 
 /// Everything that can be set.

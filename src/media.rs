@@ -4,7 +4,9 @@
 
 mod address;
 mod cache;
+mod content;
 mod decode;
+mod demux;
 mod error;
 mod ffmpeg;
 mod http;
@@ -12,6 +14,7 @@ mod image;
 mod install;
 #[expect(clippy::module_inception, reason = "the room's front has the room's name, as its type does")]
 mod media;
+mod picture;
 mod plan;
 mod probe;
 mod sample;

@@ -53,7 +53,10 @@ impl LogConfig {
             (2, _) => "info,paravt=debug",
             (3.., _) => "debug,paravt=trace,hyper=info,h2=info",
         };
-        let filter = filter.filter(|filter| !filter.trim().is_empty()).unwrap_or(default).to_owned();
+        // Whoever sends a file decides how much the libraries that read containers have to say of it.
+        let default = || format!("{default},mkv_element=off,mp4_atom=off");
+        let own = filter.filter(|filter| !filter.trim().is_empty());
+        let filter = own.map_or_else(default, str::to_owned);
         Ok(Self { filter, json, colour: true })
     }
 
@@ -80,6 +83,7 @@ mod tests {
             for server in [false, true] {
                 let config = LogConfig::new(None, None, verbose, server).expect("valid");
                 assert!(EnvFilter::try_new(&config.filter).is_ok(), "{}", config.filter);
+                assert!(config.filter.contains("mkv_element=off"), "a file must not fill the logs");
             }
         }
     }

@@ -11,7 +11,7 @@ use super::agent::{Agent, Clock, Emitter};
 use super::answer::AnswerGate;
 use super::budget::{self, Rules};
 use super::episode::{Action, Episode, Next, Watched};
-use super::event::{AgentEvent, AgentUsage, Outcome, Story, TurnRecord, WindowRecord};
+use super::event::{AgentEvent, AgentUsage, Outcome, OverviewRecord, Story, TurnRecord, WindowRecord};
 use super::generation::Generation;
 use super::parser::{Parser, Segment};
 use super::request::{AskPart, AskRequest, VideoPart};
@@ -40,6 +40,7 @@ struct Scene {
     videos: Vec<Video>,
     described: Vec<SceneVideo>,
     clips: Vec<Clip>,
+    overviews: Vec<OverviewRecord>,
     open_ms: f64,
     overview_ms: f64,
 }
@@ -96,16 +97,20 @@ impl Run {
         let overviews = overviews.map(|(n, ((video, part), scene))| async move {
             let limited = (part.start.is_some() || part.end.is_some()).then_some(scene.span);
             let clip = media.overview(video, &overview_budget(card, part), part.frames, limited, &card.pixels).await?;
-            self.emit.send(AgentEvent::Overview {
+            let record = OverviewRecord {
                 video: n,
                 duration: scene.duration,
                 frame_times: clip.times(),
+                keyframes: clip.keyframes,
+                partial: clip.partial,
+                treatment: video.info().treatment.clone(),
                 at_ms: self.clock.ms(),
-            });
-            Ok::<_, AgentError>(clip)
+            };
+            self.emit.send(AgentEvent::Overview(record.clone()));
+            Ok::<_, AgentError>((clip, record))
         });
-        let clips = try_join_all(overviews).await?;
-        Ok(Scene { videos, described, clips, open_ms, overview_ms: self.clock.ms() })
+        let (clips, overviews) = try_join_all(overviews).await?.into_iter().unzip();
+        Ok(Scene { videos, described, clips, overviews, open_ms, overview_ms: self.clock.ms() })
     }
 
     async fn episode(&self, scene: &Scene) -> Result<Outcome, AgentError> {
@@ -304,6 +309,7 @@ impl Run {
             answer: story.answer,
             reasoning: story.reasoning,
             finish_reason: story.finish_reason,
+            overviews: scene.overviews.clone(),
             windows: story.windows,
             turns: story.turns,
             usage,

@@ -9,16 +9,7 @@ use crate::types::{MediaTime, TimeSpan, TokenUsage};
 #[derive(Debug, Clone)]
 pub enum AgentEvent {
     /// A video is open and its overview frames are decoded.
-    Overview {
-        /// Which video of the request, from 0.
-        video: usize,
-        /// Length of the video.
-        duration: MediaTime,
-        /// Times of the frames the main agent sees.
-        frame_times: Vec<MediaTime>,
-        /// When the frames were there.
-        at_ms: f64,
-    },
+    Overview(OverviewRecord),
     /// The main agent begins a turn (from 0).
     TurnStarted {
         /// Which turn.
@@ -231,6 +222,25 @@ pub struct AgentUsage {
     pub reasoning_tokens: u64,
 }
 
+/// What the main agent sees of a video.
+#[derive(Debug, Clone, Serialize)]
+pub struct OverviewRecord {
+    /// Which video of the request, from 0.
+    pub video: usize,
+    /// Length of the video.
+    pub duration: MediaTime,
+    /// Times of the frames the main agent sees.
+    pub frame_times: Vec<MediaTime>,
+    /// Whether they are key frames, each the nearest to a frame that the sampling rules pick, with its own time.
+    pub keyframes: bool,
+    /// True when the file broke before all frames had decoded.
+    pub partial: bool,
+    /// What was done to the video's pictures beyond scaling, in words.
+    pub treatment: Vec<String>,
+    /// When the frames were there, in milliseconds since the episode began.
+    pub at_ms: f64,
+}
+
 /// The whole story.
 #[derive(Debug, Clone, Serialize)]
 pub struct Outcome {
@@ -240,6 +250,8 @@ pub struct Outcome {
     pub reasoning: String,
     /// Why the last turn ended.
     pub finish_reason: FinishReason,
+    /// The videos, in order.
+    pub overviews: Vec<OverviewRecord>,
     /// All calls, in order.
     pub windows: Vec<WindowRecord>,
     /// All main turns, in order.

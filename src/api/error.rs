@@ -153,6 +153,7 @@ impl ApiError {
                 MediaError::TooLarge(_) => (S::PAYLOAD_TOO_LARGE, BAD, Some("video_too_large")),
                 // Not 502: the caller chose the URL, and clients that retry 5xx would fetch it again and again.
                 MediaError::Fetch(_) => (S::BAD_REQUEST, BAD, Some("video_fetch_failed")),
+                MediaError::Busy => (S::SERVICE_UNAVAILABLE, "service_unavailable_error", Some("video_storage_full")),
                 MediaError::Timeout(_) => (S::GATEWAY_TIMEOUT, "timeout_error", Some("video_timeout")),
                 MediaError::NoFfmpeg => (S::INTERNAL_SERVER_ERROR, SERVER, Some("no_ffmpeg")),
                 MediaError::Internal(_) => (S::INTERNAL_SERVER_ERROR, SERVER, Some("decoding_failed")),
@@ -179,6 +180,7 @@ impl ApiError {
     const fn retry_after(&self) -> Option<u16> {
         match self {
             Self::QueueFull | Self::BodiesFull | Self::Engine(EngineError::Overloaded) => Some(2),
+            Self::Media { error: MediaError::Busy, .. } | Self::Picture { error: MediaError::Busy, .. } => Some(5),
             Self::Loading | Self::Draining | Self::Engine(EngineError::Unavailable(_)) => Some(5),
             _ => None,
         }
@@ -262,6 +264,7 @@ mod tests {
             (media(MediaError::NotFound(text())), 400, "video_not_found"),
             (media(MediaError::TooLarge(text())), 413, "video_too_large"),
             (media(MediaError::Fetch(text())), 400, "video_fetch_failed"),
+            (media(MediaError::Busy), 503, "video_storage_full"),
             (media(MediaError::Timeout("decoding")), 504, "video_timeout"),
             (media(MediaError::NoFfmpeg), 500, "no_ffmpeg"),
             (media(MediaError::Internal(text())), 500, "decoding_failed"),

@@ -142,9 +142,7 @@ impl ChunkWriter {
             return None;
         }
         let event = match event {
-            AgentEvent::Overview { video, duration, frame_times, at_ms } => {
-                EpisodeEvent::Overview { video, duration, frame_times, at_ms }
-            }
+            AgentEvent::Overview(record) => EpisodeEvent::Overview { record: json(&record) },
             AgentEvent::TurnStarted { turn, at_ms } => EpisodeEvent::TurnStarted { turn, at_ms },
             AgentEvent::TurnFinished(record) => EpisodeEvent::TurnFinished { record: json(&record) },
             AgentEvent::WindowStarted { id, turn, video, window, at_ms } => {

@@ -82,7 +82,7 @@ pub(super) fn question(
 }
 
 /// Where the video is. A file named on the command line is the operator's own: no allow-list applies.
-fn source(video: &str) -> Result<SourceRequest, CliError> {
+pub(super) fn source(video: &str) -> Result<SourceRequest, CliError> {
     let lower = video.to_ascii_lowercase();
     if ["http://", "https://", "data:"].iter().any(|scheme| lower.starts_with(scheme)) {
         return Ok(SourceRequest::Url(video.to_owned()));

@@ -33,8 +33,10 @@ impl Teller {
 fn line_of(story: &Story, event: &AgentEvent) -> Option<(f64, String, String)> {
     let main = || "main agent".to_owned();
     let told = match event {
-        AgentEvent::Overview { duration, frame_times, at_ms, .. } => {
-            (*at_ms, "overview".to_owned(), format!("{} frames over {}", frame_times.len(), duration.clock()))
+        AgentEvent::Overview(record) => {
+            let kind = if record.keyframes { "key frames" } else { "frames" };
+            let said = format!("{} {kind} over {}", record.frame_times.len(), record.duration.clock());
+            (record.at_ms, "overview".to_owned(), said)
         }
         AgentEvent::TurnStarted { turn, at_ms } => (*at_ms, main(), format!("begins turn {}", turn + 1)),
         AgentEvent::WindowStarted { id, window, at_ms, .. } => (*at_ms, name(*id), format!("[{window}] decoding")),

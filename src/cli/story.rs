@@ -74,9 +74,9 @@ impl Story {
     /// Takes one event in.
     pub(super) fn apply(&mut self, event: &AgentEvent) {
         match event {
-            AgentEvent::Overview { duration, frame_times, .. } => {
-                self.duration = Some(self.duration.map_or(*duration, |known| known.max(*duration)));
-                self.overview_frames += frame_times.len();
+            AgentEvent::Overview(record) => {
+                self.duration = Some(self.duration.map_or(record.duration, |known| known.max(record.duration)));
+                self.overview_frames += record.frame_times.len();
             }
             AgentEvent::TurnStarted { turn, .. } => {
                 self.turn = Some(*turn);
@@ -163,7 +163,7 @@ pub(super) mod fixture {
     //! A short episode: two windows at the same time, one refused call, an answer.
 
     use super::*;
-    use crate::agent::{AgentUsage, StageTiming, TurnRecord};
+    use crate::agent::{AgentUsage, OverviewRecord, StageTiming, TurnRecord};
     use crate::engine::FinishReason;
     use crate::types::TokenUsage;
 
@@ -233,6 +233,7 @@ pub(super) mod fixture {
             answer: "red circle, blue square".to_owned(),
             reasoning: "The border is lit.".to_owned(),
             finish_reason: FinishReason::Stop,
+            overviews: Vec::new(),
             windows: vec![
                 record(0, (20.0, 60.0), "A red circle appears.", (600.0, 1800.0)),
                 record(1, (160.0, 180.0), "A blue square appears.", (680.0, 1900.0)),
@@ -264,12 +265,15 @@ pub(super) mod fixture {
         };
         let frames = |id, at_ms| AgentEvent::WindowFrames { id, frame_times: vec![time(0.0), time(1.0)], at_ms };
         vec![
-            AgentEvent::Overview {
+            AgentEvent::Overview(OverviewRecord {
                 video: 0,
                 duration: time(300.2),
                 frame_times: (0..16).map(|n| time(20.0 * f64::from(n))).collect(),
+                keyframes: false,
+                partial: false,
+                treatment: Vec::new(),
                 at_ms: 300.0,
-            },
+            }),
             AgentEvent::TurnStarted { turn: 0, at_ms: 300.0 },
             AgentEvent::Reasoning("The border is lit at 20.0, 40.0, 60.0 ".to_owned()),
             AgentEvent::Reasoning("and at 160.0, 180.0.\n".to_owned()),

@@ -4,32 +4,35 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Whether an address is one that anyone on the internet could reach as well.
-pub(super) fn is_public(address: IpAddr) -> bool {
+/// Who can reach an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// Anyone on the internet.
+    Public,
+    /// Those on this network or machine.
+    Private,
+    /// Those on this link or machine, and this machine may find its keys there: link-local addresses, and the metadata
+    /// services of large clouds that have others, as far as we know them. No place for videos, and never fetched from, not
+    /// even where private addresses are allowed.
+    Metadata,
+}
+
+/// Who can reach an address.
+pub(super) fn reach(address: IpAddr) -> Reach {
     match address {
-        IpAddr::V4(address) => is_public_v4(address),
-        IpAddr::V6(address) => is_public_v6(address),
+        IpAddr::V4(address) => reach_v4(address),
+        IpAddr::V6(address) => reach_v6(address),
     }
 }
 
-/// Whether an address is link-local: where clouds keep the keys of a machine, and no place for videos. Never fetched from,
-/// not even where private addresses are allowed.
-pub(super) fn is_link_local(address: IpAddr) -> bool {
-    match address.to_canonical() {
-        IpAddr::V4(address) => address.is_link_local(),
-        // And the metadata service's own unique-local address on one large cloud.
-        IpAddr::V6(address) => {
-            address.is_unicast_link_local() || address == Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)
-        }
+fn reach_v4(address: Ipv4Addr) -> Reach {
+    let [a, b, c, d] = address.octets();
+    if address.is_link_local() || METADATA.contains(&[a, b, c, d]) {
+        return Reach::Metadata;
     }
-}
-
-fn is_public_v4(address: Ipv4Addr) -> bool {
-    let [a, b, c, _] = address.octets();
     let special = a == 0
         || address.is_private()
         || address.is_loopback()
-        || address.is_link_local()
         || address.is_multicast()
         || address.is_documentation()
         || (a == 100 && (64..128).contains(&b)) // carrier-grade NAT
@@ -37,28 +40,42 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
         || (a == 192 && b == 88 && c == 99) // 6to4 relays
         || (a == 198 && (18..20).contains(&b)) // benchmarks
         || a >= 240; // reserved and broadcast
-    !special
+    if special { Reach::Private } else { Reach::Public }
 }
 
-fn is_public_v6(address: Ipv6Addr) -> bool {
+/// Metadata services that are not link-local, on three large clouds. One of them looks public.
+const METADATA: [[u8; 4]; 3] = [[100, 100, 100, 200], [168, 63, 129, 16], [192, 0, 0, 192]];
+
+fn reach_v6(address: Ipv6Addr) -> Reach {
     let segments = address.segments();
     let embedded = |high: u16, low: u16| {
         let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
-        is_public_v4(Ipv4Addr::new(a, b, c, d))
+        reach_v4(Ipv4Addr::new(a, b, c, d))
     };
+    // An embedded address that is no route of its own: never public, and metadata stays metadata.
+    let at_most_private = |reach| if reach == Reach::Metadata { reach } else { Reach::Private };
     match segments {
+        // Metadata services at unique-local addresses, on three large clouds; one of them has a block of its own for services.
+        [0xfd00, 0xec2, ..] | [0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254] | [0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe] => {
+            Reach::Metadata
+        }
         // Unspecified, loopback, and the old IPv4-compatible form.
-        [0, 0, 0, 0, 0, 0, _, _] => false,
+        [0, 0, 0, 0, 0, 0, high, low] => at_most_private(embedded(high, low)),
         // IPv4-mapped, and IPv4-translated.
         [0, 0, 0, 0, 0, 0xffff, high, low] | [0, 0, 0, 0, 0xffff, 0, high, low] => embedded(high, low),
-        // NAT64.
+        // NAT64, and its local prefix.
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] => embedded(high, low),
+        [0x64, 0xff9b, 1, _, _, _, high, low] => at_most_private(embedded(high, low)),
         // 6to4.
         [0x2002, high, low, ..] => embedded(high, low),
+        _ if address.is_unicast_link_local() => Reach::Metadata,
         // Protocol assignments (Teredo among them), and documentation.
-        [0x2001, second, ..] => second >= 0x200 && second != 0xdb8,
+        [0x2001, second, ..] if second < 0x200 || second == 0xdb8 => Reach::Private,
         // Only 2000::/3 is given out to the internet, less a second block for documentation.
-        [first, second, ..] => (0x2000..0x4000).contains(&first) && !(first == 0x3fff && second < 0x1000),
+        [first, second, ..] if (0x2000..0x4000).contains(&first) && !(first == 0x3fff && second < 0x1000) => {
+            Reach::Public
+        }
+        _ => Reach::Private,
     }
 }
 
@@ -67,12 +84,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn link_local_addresses_are_known_in_every_form() {
-        for address in ["169.254.169.254", "::ffff:169.254.169.254", "fe80::1", "fd00:ec2::254"] {
-            assert!(is_link_local(address.parse().expect("an address")), "{address}");
-        }
-        for address in ["127.0.0.1", "10.0.0.1", "fd00::1", "8.8.8.8"] {
-            assert!(!is_link_local(address.parse().expect("an address")), "{address}");
+    fn metadata_addresses_are_known_in_every_form() {
+        for address in [
+            "169.254.169.254",
+            "169.254.0.1",
+            "100.100.100.200",
+            "168.63.129.16",
+            "::ffff:169.254.169.254",
+            "::ffff:0:169.254.169.254",
+            "::169.254.169.254",
+            "64:ff9b::a9fe:a9fe",
+            "64:ff9b:1::a9fe:a9fe",
+            "2002:a9fe:a9fe::1",
+            "fe80::1",
+            "fd00:ec2::254",
+            "fd00:ec2::23",
+            "fd00:ec2:1::1",
+            "fd20:ce::254",
+            "fd00:c1::a9fe:a9fe",
+        ] {
+            assert_eq!(reach(address.parse().expect("an address")), Reach::Metadata, "{address}");
         }
     }
 
@@ -86,7 +117,6 @@ mod tests {
             "100.127.255.255",
             "127.0.0.1",
             "127.9.9.9",
-            "169.254.169.254",
             "172.16.0.1",
             "172.31.255.255",
             "192.0.0.8",
@@ -101,7 +131,7 @@ mod tests {
             "::7f00:1",
             "::ffff:127.0.0.1",
             "::ffff:10.0.0.1",
-            "::ffff:169.254.169.254",
+            "::ffff:0:127.0.0.1",
             "64:ff9b::7f00:1",
             "64:ff9b:1::1",
             "2002:7f00:1::",
@@ -111,13 +141,12 @@ mod tests {
             "3fff::1",
             "fc00::1",
             "fd12::1",
-            "fe80::1",
             "fec0::1",
             "ff02::1",
             "100::1",
             "5f00::1",
         ] {
-            assert!(!is_public(address.parse().expect(address)), "{address}");
+            assert_eq!(reach(address.parse().expect(address)), Reach::Private, "{address}");
         }
         for address in [
             "1.1.1.1",
@@ -136,7 +165,7 @@ mod tests {
             "64:ff9b::808:808",
             "2002:808:808::",
         ] {
-            assert!(is_public(address.parse().expect(address)), "{address}");
+            assert_eq!(reach(address.parse().expect(address)), Reach::Public, "{address}");
         }
     }
 }

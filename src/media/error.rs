@@ -18,7 +18,7 @@ pub enum MediaError {
     #[error("{0}")]
     TooLarge(String),
     /// The server could not be reached or broke off.
-    #[error("the video could not be fetched: {0}")]
+    #[error("the file could not be fetched: {0}")]
     Fetch(String),
     /// Not a video, damaged beyond use, no video stream.
     #[error("{0}")]
@@ -26,6 +26,9 @@ pub enum MediaError {
     /// The asked stretch holds no frame.
     #[error("{0}")]
     NoFrames(String),
+    /// The disk space for fetched files is taken; it gets free again.
+    #[error("the server holds as many files as it can at the moment, try again later")]
+    Busy,
     /// Took too long.
     #[error("{0} took too long")]
     Timeout(&'static str),

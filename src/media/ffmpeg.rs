@@ -3,6 +3,8 @@
 //! This file knows nothing of frames or of what the arguments mean. It alone imports ffmpeg-sidecar.
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
@@ -10,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::process::{Child, ChildStderr, ChildStdout, Command};
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -20,6 +22,10 @@ use crate::config::MediaConfig;
 
 /// What a child may see of our environment: enough to load its libraries, and no keys of ours.
 const ENVIRONMENT: [&str; 5] = ["PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "TMPDIR"];
+/// Files a child may have open: its pipes, its input, its libraries.
+const MAX_OPEN: u64 = 64;
+/// Bytes of ffprobe's address space.
+const PROBE_BYTES: u64 = 2 << 30;
 /// Longest line of a child's output that is kept whole.
 const LINE_BYTES: usize = 4096;
 
@@ -42,6 +48,7 @@ struct Inner {
     /// Owns the task that watches each child until it is reaped. Closed, so that [`TaskTracker::wait`] ends when empty.
     children: TaskTracker,
     version: OnceCell<String>,
+    tone_maps: OnceCell<bool>,
 }
 
 /// Which program to run.
@@ -52,6 +59,20 @@ pub(super) enum Program {
     /// The prober.
     Ffprobe,
 }
+
+/// What a child reads.
+#[derive(Debug)]
+pub(super) enum Input {
+    /// Nothing.
+    Nothing,
+    /// A file, which it opens again by the name [`STDIN`]: its own name stays unknown, and can't be changed for another.
+    File(File),
+    /// What is written to [`Process::stdin`].
+    Pipe,
+}
+
+/// The name under which a child finds an [`Input::File`] and can seek in it.
+pub(super) const STDIN: &str = "file:/dev/fd/0";
 
 /// How a child ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +88,8 @@ pub(super) enum Exit {
 /// A running child. Dropping it kills the child, and its watcher reaps it.
 #[derive(Debug)]
 pub(super) struct Process {
+    /// Its standard input, where that is a pipe.
+    pub(super) stdin: Option<ChildStdin>,
     /// Its standard output.
     pub(super) stdout: ChildStdout,
     /// Its standard error.
@@ -86,8 +109,37 @@ pub(super) struct Control {
 
 impl Process {
     /// Takes the pipes off the hold.
-    pub(super) fn split(self) -> (ChildStdout, ChildStderr, Control) {
-        (self.stdout, self.stderr, self.control)
+    pub(super) fn split(self) -> (Option<ChildStdin>, ChildStdout, ChildStderr, Control) {
+        (self.stdin, self.stdout, self.stderr, self.control)
+    }
+
+    /// Its standard input, if that is a pipe: dropped, it is closed.
+    pub(super) fn take_stdin(&mut self) -> Option<ChildStdin> {
+        self.stdin.take()
+    }
+
+    /// Waits for its end and keeps what it wrote, up to `limit` bytes.
+    ///
+    /// # Errors
+    /// [`MediaError::Timeout`] with `what`, [`MediaError::Internal`] when it writes more.
+    pub(super) async fn output(self, what: &'static str, limit: usize) -> Result<Output, MediaError> {
+        let (_, stdout, mut stderr, control) = self.split();
+        let mut kept = Vec::new();
+        let read = async {
+            let read = stdout.take(limit as u64 + 1).read_to_end(&mut kept).await;
+            if kept.len() > limit {
+                control.stop();
+            }
+            read
+        };
+        let (read, ()) = tokio::join!(read, each_line(&mut stderr, |_| ()));
+        let exit = control.exit().await;
+        match (exit, read) {
+            (Exit::TimedOut, _) => Err(MediaError::Timeout(what)),
+            _ if kept.len() > limit => Err(MediaError::Internal(format!("{what} says too much"))),
+            (_, Err(error)) => Err(MediaError::Internal(format!("{what}: {}", error.kind()))),
+            (exit, Ok(_)) => Ok(Output { exit, stdout: kept }),
+        }
     }
 }
 
@@ -143,6 +195,7 @@ impl Ffmpeg {
                 alive: Arc::new(AtomicUsize::new(0)),
                 children,
                 version: OnceCell::new(),
+                tone_maps: OnceCell::new(),
             }),
         })
     }
@@ -160,7 +213,7 @@ impl Ffmpeg {
     pub async fn version(&self) -> Result<&str, MediaError> {
         let version = self.inner.version.get_or_try_init(|| async {
             let arguments = vec!["-hide_banner".into(), "-version".into()];
-            let output = self.run(Program::Ffmpeg, arguments, "ffmpeg", 64 << 10).await?;
+            let output = self.run(Program::Ffmpeg, arguments, Input::Nothing, "ffmpeg", 64 << 10).await?;
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
             text.strip_prefix("ffmpeg version ")
                 .and_then(|rest| rest.split_whitespace().next())
@@ -186,6 +239,11 @@ impl Ffmpeg {
         self.inner.slots
     }
 
+    /// Processes that are worth running side by side on this machine.
+    pub(super) fn workers(&self) -> usize {
+        std::thread::available_parallelism().map_or(1, NonZero::get).min(self.inner.slots)
+    }
+
     /// Pixels of the largest picture to decode.
     pub(super) fn max_pixels(&self) -> u64 {
         self.inner.max_pixels
@@ -200,8 +258,13 @@ impl Ffmpeg {
     ///
     /// # Errors
     /// [`MediaError::NoFfmpeg`] when the program is gone, [`MediaError::Internal`] when it does not start.
-    pub(super) async fn start(&self, program: Program, arguments: Vec<OsString>) -> Result<Process, MediaError> {
-        self.start_within(program, arguments, self.inner.timeout).await
+    pub(super) async fn start(
+        &self,
+        program: Program,
+        arguments: Vec<OsString>,
+        input: Input,
+    ) -> Result<Process, MediaError> {
+        self.start_within(program, arguments, input, self.inner.timeout).await
     }
 
     /// As [`Self::start`] with its own time limit.
@@ -210,6 +273,7 @@ impl Ffmpeg {
         &self,
         program: Program,
         arguments: Vec<OsString>,
+        input: Input,
         timeout: Duration,
     ) -> Result<Process, MediaError> {
         let permit = Arc::clone(&self.inner.permits)
@@ -225,7 +289,11 @@ impl Ffmpeg {
             .args(arguments)
             .env_clear()
             .envs(ENVIRONMENT.iter().filter_map(|name| std::env::var_os(name).map(|value| (name, value))))
-            .stdin(Stdio::null())
+            .stdin(match input {
+                Input::Nothing => Stdio::null(),
+                Input::File(file) => file.into(),
+                Input::Pipe => Stdio::piped(),
+            })
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             // The last net: a runtime that shuts down drops the watcher, and with it the child.
@@ -236,9 +304,12 @@ impl Ffmpeg {
             std::io::ErrorKind::NotFound => MediaError::NoFfmpeg,
             kind => MediaError::Internal(format!("ffmpeg does not start: {kind}")),
         })?;
-        limit(&child, self.inner.address_space, timeout);
+        // ffprobe decodes a picture at most; a header that fills its memory is no header.
+        let most = if program == Program::Ffprobe { PROBE_BYTES } else { u64::MAX };
+        limit(&child, self.inner.address_space.min(most), timeout);
         #[cfg(test)]
         let pid = child.id();
+        let stdin = child.stdin.take();
         let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
             return Err(MediaError::Internal("ffmpeg has no pipes".to_owned()));
         };
@@ -248,6 +319,7 @@ impl Ffmpeg {
         self.inner.children.spawn(watch(child, alive, stop.clone(), timeout, report));
         let control = Control { exit, _guard: stop.clone().drop_guard(), stop };
         Ok(Process {
+            stdin,
             stdout,
             stderr,
             #[cfg(test)]
@@ -259,31 +331,31 @@ impl Ffmpeg {
     /// Runs a child to its end and keeps what it wrote, up to `limit` bytes.
     ///
     /// # Errors
-    /// [`MediaError::Timeout`] with `what`, [`MediaError::Internal`] when it writes more.
+    /// As [`Process::output`].
     pub(super) async fn run(
         &self,
         program: Program,
         arguments: Vec<OsString>,
+        input: Input,
         what: &'static str,
         limit: usize,
     ) -> Result<Output, MediaError> {
-        let (stdout, mut stderr, control) = self.start(program, arguments).await?.split();
-        let mut kept = Vec::new();
-        let read = async {
-            let read = stdout.take(limit as u64 + 1).read_to_end(&mut kept).await;
-            if kept.len() > limit {
-                control.stop();
-            }
-            read
-        };
-        let (read, ()) = tokio::join!(read, drain(&mut stderr));
-        let exit = control.exit().await;
-        match (exit, read) {
-            (Exit::TimedOut, _) => Err(MediaError::Timeout(what)),
-            _ if kept.len() > limit => Err(MediaError::Internal(format!("{what} says too much"))),
-            (_, Err(error)) => Err(MediaError::Internal(format!("{what}: {}", error.kind()))),
-            (exit, Ok(_)) => Ok(Output { exit, stdout: kept }),
-        }
+        self.start(program, arguments, input).await?.output(what, limit).await
+    }
+
+    /// Whether this ffmpeg brings high dynamic range down: it may be built without zscale.
+    ///
+    /// # Errors
+    /// As [`Process::output`].
+    pub(super) async fn tone_maps(&self) -> Result<bool, MediaError> {
+        let can = self.inner.tone_maps.get_or_try_init(|| async {
+            let arguments = vec!["-hide_banner".into(), "-v".into(), "error".into(), "-filters".into()];
+            let output = self.run(Program::Ffmpeg, arguments, Input::Nothing, "ffmpeg", 1 << 20).await?;
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let named = |filter: &str| text.lines().any(|line| line.split_whitespace().nth(1) == Some(filter));
+            Ok(named("zscale") && named("tonemap"))
+        });
+        can.await.copied()
     }
 }
 
@@ -361,7 +433,15 @@ fn limit(child: &Child, address_space: u64, timeout: Duration) {
     let Some(pid) = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw) else { return };
     // A few decoding threads may each be busy for the whole time.
     let cpu = timeout.as_secs().saturating_mul(4).max(1);
-    for (resource, bound) in [(Resource::As, address_space), (Resource::Cpu, cpu), (Resource::Core, 0)] {
+    let bounds = [
+        (Resource::As, address_space),
+        (Resource::Cpu, cpu),
+        (Resource::Core, 0),
+        // It writes to pipes alone.
+        (Resource::Fsize, 0),
+        (Resource::Nofile, MAX_OPEN),
+    ];
+    for (resource, bound) in bounds {
         let bound = Rlimit { current: Some(bound), maximum: Some(bound) };
         if let Err(error) = prlimit(Some(pid), resource, bound) {
             // It has ended already, or a stricter limit is in place.
@@ -372,11 +452,6 @@ fn limit(child: &Child, address_space: u64, timeout: Duration) {
 
 #[cfg(not(target_os = "linux"))]
 fn limit(_child: &Child, _address_space: u64, _timeout: Duration) {}
-
-/// Reads a pipe to its end and forgets it, so that its writer never blocks.
-async fn drain(pipe: &mut (impl AsyncRead + Unpin)) {
-    each_line(pipe, |_| ()).await;
-}
 
 /// Calls `line` with each line of a pipe, the ends of overlong ones cut, until it ends or breaks.
 pub(super) async fn each_line(pipe: &mut (impl AsyncRead + Unpin), mut line: impl FnMut(&str)) {
@@ -445,7 +520,7 @@ mod tests {
     #[tokio::test]
     async fn a_dropped_process_is_killed_and_reaped() {
         let ffmpeg = ffmpeg(|_| ());
-        let process = ffmpeg.start(Program::Ffmpeg, endless()).await.expect("starts");
+        let process = ffmpeg.start(Program::Ffmpeg, endless(), Input::Nothing).await.expect("starts");
         let pid = process.pid.expect("a pid");
         assert_eq!(ffmpeg.processes(), 1);
         assert!(exists(pid));
@@ -459,8 +534,8 @@ mod tests {
     async fn a_process_that_takes_too_long_is_ended() {
         let ffmpeg = ffmpeg(|_| ());
         let limit = Duration::from_millis(1);
-        let (stdout, stderr, control) =
-            ffmpeg.start_within(Program::Ffmpeg, endless(), limit).await.expect("starts").split();
+        let (_, stdout, stderr, control) =
+            ffmpeg.start_within(Program::Ffmpeg, endless(), Input::Nothing, limit).await.expect("starts").split();
         assert_eq!(control.exit().await, Exit::TimedOut);
         drop((stdout, stderr));
     }
@@ -468,8 +543,8 @@ mod tests {
     #[tokio::test]
     async fn no_more_processes_than_allowed() {
         let ffmpeg = ffmpeg(|config| config.max_processes = 1);
-        let first = ffmpeg.start(Program::Ffmpeg, endless()).await.expect("starts");
-        let mut second = Box::pin(ffmpeg.start(Program::Ffmpeg, endless()));
+        let first = ffmpeg.start(Program::Ffmpeg, endless(), Input::Nothing).await.expect("starts");
+        let mut second = Box::pin(ffmpeg.start(Program::Ffmpeg, endless(), Input::Nothing));
         assert!(futures::poll!(&mut second).is_pending());
         assert_eq!(ffmpeg.processes(), 1);
         drop(first);
@@ -482,7 +557,7 @@ mod tests {
     #[tokio::test]
     async fn a_process_is_bounded_in_memory_and_processor_time() {
         let ffmpeg = ffmpeg(|config| (config.max_process_bytes, config.decode_timeout_s) = (600 << 20, 10));
-        let process = ffmpeg.start(Program::Ffmpeg, endless()).await.expect("starts");
+        let process = ffmpeg.start(Program::Ffmpeg, endless(), Input::Nothing).await.expect("starts");
         let limits = std::fs::read_to_string(format!("/proc/{}/limits", process.pid.expect("a pid"))).expect("reads");
         let limit = |name: &str| {
             let line = limits.lines().find_map(|line| line.strip_prefix(name)).expect(name);
@@ -491,6 +566,8 @@ mod tests {
         assert_eq!(limit("Max address space"), ["629145600", "629145600"]);
         assert_eq!(limit("Max cpu time"), ["40", "40"]);
         assert_eq!(limit("Max core file size"), ["0", "0"]);
+        assert_eq!(limit("Max file size"), ["0", "0"]);
+        assert_eq!(limit("Max open files"), ["64", "64"]);
     }
 
     #[tokio::test]

@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
-use super::cache::{Frames, Key};
-use super::plan::{self, Plan};
-use super::probe::{Probed, VideoInfo};
+use super::cache::{Frames, Put, Scene};
+use super::content::Content;
+use super::decode::{Job, covers};
+use super::plan::{self, Plan, Target};
+use super::probe::{Access, Probed, VideoInfo};
 use super::sample::{self, Density};
-use super::source::{self, Kind, Local};
-use super::{Ffmpeg, MediaError, SourceRequest, decode, image, probe};
+use super::source::{Kind, Sources};
+use super::{Ffmpeg, MediaError, SourceRequest, image, probe};
 use crate::card::{FrameBudget, PixelBudget};
 use crate::config::MediaConfig;
 use crate::types::{Clip, Frame, TimeSpan};
@@ -18,6 +20,8 @@ use crate::types::{Clip, Frame, TimeSpan};
 const MAX_IMAGE_BYTES: u64 = 64 << 20;
 /// Largest clip in bytes of pixels.
 const MAX_CLIP_BYTES: u64 = 1 << 30;
+/// All clips being decoded at the same time, in MiB of pixels.
+const MAX_CLIPS_MIB: u32 = 2 << 10;
 /// Videos whose probing is remembered.
 const MAX_PROBES: u64 = 256;
 /// Frame times a remembered probing may hold in all.
@@ -33,10 +37,14 @@ pub struct Media {
 struct Inner {
     config: MediaConfig,
     ffmpeg: Ffmpeg,
+    sources: Sources,
     frames: Frames,
-    probes: moka::future::Cache<Arc<str>, Arc<Probed>>,
+    /// What is known of contents, by their identity and whether they are here; `None` for what must be downloaded first.
+    probes: moka::future::Cache<(Arc<str>, bool), Option<Arc<Probed>>>,
     /// Still pictures being decoded.
     pictures: Arc<Semaphore>,
+    /// MiB of clips being decoded.
+    clips: Semaphore,
 }
 
 /// An open video: fetched, probed, ready for frames. Cheap to clone; a downloaded file goes with its last clone.
@@ -48,7 +56,7 @@ pub struct Video {
 #[derive(Debug)]
 struct Opened {
     id: Arc<str>,
-    local: Local,
+    content: Arc<Content>,
     probed: Arc<Probed>,
 }
 
@@ -59,7 +67,7 @@ pub struct MediaLoad {
     pub processes: usize,
     /// Clips served from the cache of decoded frames, or from what another request decoded, since the start.
     pub cache_hits: u64,
-    /// Decodings begun since the start.
+    /// Clips that had frames decoded for them since the start.
     pub cache_misses: u64,
     /// Bytes of decoded frames kept.
     pub cache_bytes: u64,
@@ -74,14 +82,16 @@ impl Media {
         let ffmpeg = Ffmpeg::find(&config)?;
         let probes = moka::future::Cache::builder()
             .max_capacity(MAX_PROBE_BYTES)
-            .weigher(|_: &Arc<str>, probed: &Arc<Probed>| {
+            .weigher(|_: &(Arc<str>, bool), probed: &Option<Arc<Probed>>| {
                 let least = MAX_PROBE_BYTES / MAX_PROBES;
-                u32::try_from(least.max(probed.timing.bytes())).unwrap_or(u32::MAX)
+                u32::try_from(least.max(probed.as_ref().map_or(0, |probed| probed.bytes()))).unwrap_or(u32::MAX)
             })
             .build();
-        let frames = Frames::new(config.cache_bytes);
+        let frames = Frames::new(config.cache_bytes, ffmpeg.slots());
         let pictures = Arc::new(Semaphore::new(ffmpeg.slots()));
-        Ok(Self { inner: Arc::new(Inner { config, ffmpeg, frames, probes, pictures }) })
+        let clips = Semaphore::new(MAX_CLIPS_MIB as usize);
+        let sources = Sources::new(&config);
+        Ok(Self { inner: Arc::new(Inner { config, ffmpeg, sources, frames, probes, pictures, clips }) })
     }
 
     /// Fetches where needed, checks against the limits, and probes.
@@ -90,12 +100,32 @@ impl Media {
     /// [`MediaError`] by cause: where it is, how large it is, what it is.
     pub async fn open(&self, source: &SourceRequest) -> Result<Video, MediaError> {
         let inner = &*self.inner;
-        let local = Box::pin(source::fetch(source, Kind::Video, inner.config.max_bytes, &inner.config)).await?;
-        let id: Arc<str> = local.id.as_str().into();
-        let probe = async { Box::pin(probe::probe(&inner.ffmpeg, &local, &inner.config)).await.map(Arc::new) };
-        let probed = inner.probes.try_get_with(Arc::clone(&id), probe).await;
+        let max_bytes = inner.config.max_bytes;
+        let content = Arc::new(Box::pin(inner.sources.open(source, Kind::Video, max_bytes)).await?);
+        let whole = match self.probe(Arc::clone(&content)).await {
+            Ok(Some(video)) => return Ok(video),
+            Ok(None) => Box::pin(content.download()).await,
+            Err(error) => Err(error),
+        };
+        let whole = match whole {
+            // Nothing was shown of it yet, so it may be another file by now. Once: what then comes is whole.
+            Err(_) if content.is_lost() => Box::pin(inner.sources.open_whole(source, Kind::Video, max_bytes)).await,
+            whole => whole,
+        };
+        let content = Arc::new(whole?);
+        let unread = || MediaError::Internal("a downloaded file is no file".to_owned());
+        self.probe(content).await?.ok_or_else(unread)
+    }
+
+    async fn probe(&self, content: Arc<Content>) -> Result<Option<Video>, MediaError> {
+        let inner = &*self.inner;
+        let id: Arc<str> = content.id().into();
+        let probe = async {
+            Box::pin(probe::probe(&inner.ffmpeg, &content, &inner.config)).await.map(|found| found.map(Arc::new))
+        };
+        let probed = inner.probes.try_get_with((Arc::clone(&id), content.is_local()), probe).await;
         let probed = probed.map_err(|error| MediaError::clone(&error))?;
-        Ok(Video { inner: Arc::new(Opened { id, local, probed }) })
+        Ok(probed.map(|probed| Video { inner: Arc::new(Opened { id, content, probed }) }))
     }
 
     /// Frames spread over the whole video or over `span`: `frames` exactly, or as the budget says. Never more than there
@@ -113,6 +143,7 @@ impl Media {
     ) -> Result<Clip, MediaError> {
         let density = frames.map_or(Density::Budget, Density::Exactly);
         let plan = plan::plan(&video.inner.probed, span, density, budget)?;
+        let plan = plan.sampled(&video.inner.probed, self.inner.config.overview_sampling);
         self.clip(video, plan, pixels).await
     }
 
@@ -134,7 +165,7 @@ impl Media {
     }
 
     async fn clip(&self, video: &Video, plan: Plan, pixels: &PixelBudget) -> Result<Clip, MediaError> {
-        let Opened { id, local, probed } = &*video.inner;
+        let Opened { id, content, probed } = &*video.inner;
         let size = sample::frame_size(probed.info.size, pixels)?;
         let bytes = 3 * u64::from(size.width) * u64::from(size.height) * plan.targets.len() as u64;
         if bytes > MAX_CLIP_BYTES {
@@ -142,10 +173,27 @@ impl Media {
                 "so many frames of this size are more than this server decodes".to_owned(),
             ));
         }
-        let key = Key { content: Arc::clone(id), targets: plan.targets.clone(), size };
-        let work = decode::decode(&self.inner.ffmpeg, local, probed, &plan.targets, size);
-        let decoded = self.inner.frames.get(key, Box::pin(work)).await?;
-        Ok(Clip { span: plan.span, frames: decoded.frames.clone(), partial: decoded.partial })
+        let mib = u32::try_from(bytes >> 20).unwrap_or(u32::MAX).saturating_add(1).min(MAX_CLIPS_MIB);
+        let _room = self.inner.clips.acquire_many(mib).await;
+        let scene = Scene { content: Arc::clone(id), size };
+        let (ffmpeg, content, theirs) = (self.inner.ffmpeg.clone(), Arc::clone(content), Arc::clone(probed));
+        let decode = move |targets: Vec<Target>, put: Put| async move {
+            let job = Job { ffmpeg: &ffmpeg, content: &content, probed: &theirs, size };
+            job.decode(&targets, &*put).await
+        };
+        let found = Box::pin(self.inner.frames.get(&scene, &plan.targets, decode)).await?;
+        let covered = |(target, frame): (&Target, &Option<Frame>)| {
+            frame.as_ref().is_some_and(|frame| covers(frame, target, probed))
+        };
+        let partial = !plan.targets.iter().zip(&found).all(covered);
+        let mut frames: Vec<Frame> = found.into_iter().flatten().collect();
+        frames.sort_by_key(|frame| frame.time);
+        frames.dedup_by_key(|frame| frame.time);
+        if frames.is_empty() {
+            let problem = "no frame of this stretch can be decoded: the file is cut off or damaged there";
+            return Err(MediaError::NoFrames(problem.to_owned()));
+        }
+        Ok(Clip { span: plan.span, frames, partial, keyframes: plan.keyframes })
     }
 
     /// A still picture from `data:`/`http(s):`/`file:`, decoded with limits and scaled.
@@ -154,16 +202,16 @@ impl Media {
     /// As [`Self::open`].
     pub async fn image(&self, source: &SourceRequest, pixels: &PixelBudget) -> Result<Frame, MediaError> {
         let config = &self.inner.config;
-        let local = Box::pin(source::fetch(source, Kind::Image, config.max_bytes.min(MAX_IMAGE_BYTES), config)).await?;
+        let content =
+            Box::pin(self.inner.sources.open(source, Kind::Image, config.max_bytes.min(MAX_IMAGE_BYTES))).await?;
         let broken = |_| MediaError::Internal("a picture's decoder broke off".to_owned());
         let permit = Arc::clone(&self.inner.pictures).acquire_owned().await;
         let permit = permit.map_err(|_| MediaError::Internal("shutting down".to_owned()))?;
         let (pixels, max_pixels) = (*pixels, config.max_pixels);
+        let bytes = content.read(0..content.bytes()).await?;
         // Bounded by the limits on bytes and pixels; when the caller goes away, it ends by itself.
         tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            let bytes = std::fs::read(&local.path);
-            let bytes = bytes.map_err(|error| MediaError::Internal(format!("temporary file: {}", error.kind())))?;
             image::decode(&bytes, &pixels, max_pixels)
         })
         .await
@@ -188,6 +236,20 @@ impl Video {
     #[must_use]
     pub fn info(&self) -> &VideoInfo {
         &self.inner.probed.info
+    }
+
+    /// Size of the video's file.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.inner.content.bytes()
+    }
+
+    /// Bytes read of it through this value until now, from a disk or the network. `None` where ffmpeg reads the file by
+    /// itself.
+    #[must_use]
+    pub fn bytes_read(&self) -> Option<u64> {
+        let Opened { content, probed, .. } = &*self.inner;
+        matches!(probed.access, Access::Index(_)).then(|| content.bytes_read())
     }
 
     /// The same for the same content, as far as is known without reading all of a file. Not for callers: it tells

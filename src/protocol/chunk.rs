@@ -82,16 +82,10 @@ pub(crate) enum EpisodeEvent {
     /// A video is open and its overview decoded.
     #[serde(rename = "overview")]
     Overview {
-        /// Which video, from 0.
-        video: usize,
-        /// Its length.
-        #[schema(value_type = f64)]
-        duration: MediaTime,
-        /// Frames the main agent sees.
-        #[schema(value_type = Vec<f64>)]
-        frame_times: Vec<MediaTime>,
-        /// When.
-        at_ms: f64,
+        /// Which video, its length, the frames the main agent sees, and what was done to them.
+        #[serde(flatten)]
+        #[schema(value_type = Object)]
+        record: Value,
     },
     /// The main agent begins a turn.
     #[serde(rename = "turn.started")]

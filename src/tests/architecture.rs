@@ -30,7 +30,10 @@ const ONLY_IN: [(&str, &[&str]); 6] = [
     ("mistralrs::", &["src/engine/mistralrs.rs", "src/engine/mistralrs/", "src/tests/mistralrs.rs"]),
     ("ffmpeg_sidecar", &["src/media/ffmpeg.rs", "src/tests/architecture.rs"]),
     ("axum", &["src/api/", "src/tests/remote/upstream.rs"]),
-    ("reqwest", &["src/engine/remote.rs", "src/media/http.rs", "src/tests/api.rs", "src/tests/api/"]),
+    (
+        "reqwest",
+        &["src/engine/remote.rs", "src/media/http.rs", "src/media/http/", "src/tests/api.rs", "src/tests/api/"],
+    ),
     ("hf_hub", &["src/card/checkpoint.rs"]),
     ("clap", &["src/cli.rs", "src/cli/", "src/main.rs", "src/config/agent.rs", "src/config/engine.rs"]),
 ];

@@ -148,6 +148,21 @@ fn a_key_may_be_kept_in_a_variable_of_any_name() {
 }
 
 #[test]
+fn bench_media_measures_a_video() {
+    let output = run(&["bench", "media", &demo_video(), "--json"]);
+    assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!((&report["frames"], &report["window_frames"]), (&json!(64), &json!([16, 16, 16, 16, 16])));
+    for field in ["cold_ms", "warm_ms", "windows_ms", "bytes_read", "peak_rss_bytes"] {
+        let known = report[field].as_f64().is_some_and(|number| number > 0.0);
+        assert!(known || (field == "peak_rss_bytes" && !cfg!(target_os = "linux")), "{field} of {report}");
+    }
+    let told = run(&["bench", "media", &demo_video()]);
+    assert!(stdout(&told).starts_with("overview  64 "), "{told:?}");
+    assert_failed(&run(&["bench", "media", "nowhere.mp4"]), 1, "no such file");
+}
+
+#[test]
 fn openapi_prints_the_document() {
     let output = run(&["openapi"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");

@@ -2,13 +2,23 @@
 
 #![expect(clippy::expect_used, reason = "a failed setup is a failed test")]
 
+mod cases;
+#[cfg(target_os = "linux")]
+mod hostile;
+#[cfg(unix)]
+mod limits;
+mod made;
+mod oracle;
+mod remote;
+
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use paravt::card::{FrameBudget, PixelBudget};
 use paravt::config::MediaConfig;
 use paravt::media::{Media, MediaError, SourceRequest, Video};
-use paravt::types::{Clip, Frame, FrameSize, MediaTime, TimeSpan};
+use paravt::types::{Clip, FrameSize, MediaTime, TimeSpan};
+
+use made::{NUMBERED, number, numbers};
 
 /// The videos' own size, 256x64.
 const AS_IT_IS: PixelBudget = PixelBudget { factor: 32, min_pixels: 1024, max_pixels: 16_384 };
@@ -44,21 +54,13 @@ impl Studio {
 
     /// Runs ffmpeg in the folder with blank-separated arguments.
     fn ffmpeg(&self, arguments: &str) {
-        let done = Command::new("ffmpeg")
-            .args(["-nostdin", "-v", "error", "-y"])
-            .args(arguments.split_whitespace())
-            .current_dir(self.folder.path())
-            .status()
-            .expect("these tests need ffmpeg");
-        assert!(done.success(), "ffmpeg {arguments}");
+        made::ffmpeg(self.folder.path(), arguments);
     }
 
     /// A video whose frames show their own number, one bit a column of 16 pixels.
     fn numbered(&self, name: &str, rate: &str, seconds: u32, more_filters: &str, options: &str) -> PathBuf {
-        // Drawn one pixel a bit, because that filter is slow.
-        let bits = "geq=lum='16+219*mod(trunc(N/pow(2\\,X))\\,2)':cb=128:cr=128,scale=256:64:flags=neighbor";
         self.ffmpeg(&format!(
-            "-f lavfi -i color=black:s=16x4:r={rate} -vf {bits}{more_filters} -t {seconds} \
+            "-f lavfi -i color=black:s=16x4:r={rate} -vf {NUMBERED}{more_filters} -t {seconds} \
              -c:v libx264 -preset ultrafast -pix_fmt yuv420p {options} {name}"
         ));
         self.path(name)
@@ -93,17 +95,6 @@ fn span(start: f64, end: f64) -> TimeSpan {
     TimeSpan::new(time(start), time(end)).expect("in order")
 }
 
-/// The number a frame shows.
-fn number(frame: &Frame) -> u64 {
-    assert_eq!(frame.size, FrameSize { width: 256, height: 64 });
-    let bit = |column: usize| u64::from(frame.rgb[3 * (32 * 256 + column * 16 + 8)] > 128) << column;
-    (0..16).map(bit).sum()
-}
-
-fn numbers(clip: &Clip) -> Vec<u64> {
-    clip.frames.iter().map(number).collect()
-}
-
 fn seconds(clip: &Clip) -> Vec<f64> {
     clip.times().into_iter().map(MediaTime::seconds).collect()
 }
@@ -130,6 +121,7 @@ async fn a_steady_video_gives_the_reference_frames_and_their_times() {
     assert_eq!(numbers(&clip), [308, 354, 401, 447]);
     assert_labels(&clip, 25.0);
     assert_eq!(clip.span, span(12.3, 17.9));
+    studio.media.idle().await;
     assert_eq!(studio.media.load().processes, 0);
 }
 

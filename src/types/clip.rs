@@ -39,6 +39,8 @@ pub struct Clip {
     pub frames: Vec<Frame>,
     /// True when the file ended or broke before all of the asked frames had decoded.
     pub partial: bool,
+    /// True when the frames are key frames, each standing for the nearest frame of those that the sampling rules pick.
+    pub keyframes: bool,
 }
 
 impl Clip {

@@ -1,7 +1,7 @@
 //! Snapshots of what goes over the wire.
 
 use super::*;
-use crate::agent::{StageTiming, TurnRecord, WindowRecord};
+use crate::agent::{OverviewRecord, StageTiming, TurnRecord, WindowRecord};
 use crate::types::{MediaTime, TimeSpan};
 
 fn seconds(seconds: f64) -> MediaTime {
@@ -61,6 +61,7 @@ fn outcome() -> Outcome {
         answer: "A red circle.".to_owned(),
         reasoning: "look".to_owned(),
         finish_reason: FinishReason::Stop,
+        overviews: Vec::new(),
         windows: vec![window(WindowStatus::Ok)],
         turns: vec![turn()],
         usage: AgentUsage {
@@ -187,7 +188,15 @@ fn events_are_chunks_with_an_empty_delta() {
     let span = TimeSpan::new(seconds(12.0), seconds(24.0)).expect("a span");
     let mut events = Vec::new();
     for event in [
-        AgentEvent::Overview { video: 0, duration: seconds(30.0), frame_times: vec![seconds(0.0)], at_ms: 1.0 },
+        AgentEvent::Overview(OverviewRecord {
+            video: 0,
+            duration: seconds(30.0),
+            frame_times: vec![seconds(0.0)],
+            keyframes: true,
+            partial: false,
+            treatment: vec!["turned by 90 degrees".to_owned()],
+            at_ms: 1.0,
+        }),
         AgentEvent::TurnStarted { turn: 0, at_ms: 1.5 },
         AgentEvent::WindowStarted { id: 0, turn: 0, video: 0, window: span, at_ms: 2.0 },
         AgentEvent::WindowFrames { id: 0, frame_times: vec![seconds(12.0)], at_ms: 3.0 },
@@ -203,7 +212,7 @@ fn events_are_chunks_with_an_empty_delta() {
         }
     }
     insta::assert_snapshot!(events.join("\n"), @r##"
-    {"event":"overview","video":0,"duration":30.0,"frame_times":[0.0],"at_ms":1.0}
+    {"event":"overview","video":0,"duration":30.0,"frame_times":[0.0],"keyframes":true,"partial":false,"treatment":["turned by 90 degrees"],"at_ms":1.0}
     {"event":"turn.started","turn":0,"at_ms":1.5}
     {"event":"window.started","id":0,"turn":0,"video":0,"start":12.0,"end":24.0,"at_ms":2.0}
     {"event":"window.frames","id":0,"frame_times":[12.0],"at_ms":3.0}
