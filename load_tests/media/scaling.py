@@ -20,7 +20,8 @@ WIDTH, HEIGHT, FRAMES = 1920, 1080, 3
 # What ParaVT-8B takes of 1080p at several budgets, the tiny model's, and one that keeps no aspect and no even ratio.
 SIZES = ((960, 544), (480, 256), (288, 160), (298, 168), (64, 64))
 
-# As in `BICUBIC` and `arguments` of src/media/decode.rs.
+# As in `Picture::filters` of src/media/picture.rs: converted at full size, which on flat colours gives just what torchcodec and
+# decord give, and then scaled.
 PARAVT = (
     "scale=flags=bilinear,format=rgb24,"
     "scale={w}:{h}:flags=bicubic+accurate_rnd+full_chroma_int+full_chroma_inp,format=rgb24"
@@ -30,9 +31,6 @@ PARAVT = (
 # any bicubic in use. Left out, they are 0 and 0.6; the reference's kernel is 0 and 0.5. Other versions may differ.
 _P = ":param0=0:param1=0.5"
 _S = "scale={w}:{h}:flags="
-# Converted at full size, which on flat colours gives just what torchcodec and decord give, and then scaled.
-RGB_FIRST = "scale=flags=bilinear,format=rgb24,scale={w}:{h}:flags=bicubic+accurate_rnd"\
-    "+full_chroma_int+full_chroma_inp,format=rgb24"
 _F = "bicubic+accurate_rnd+full_chroma_int"
 VARIANTS = {
     "paravt": PARAVT,
@@ -48,10 +46,9 @@ VARIANTS = {
     "no parameters, chroma at the centre": _S + _F + ":in_h_chr_pos=128:in_v_chr_pos=128,format=rgb24",
     "lanczos": _S + "lanczos+accurate_rnd+full_chroma_int,format=rgb24",
     "area": _S + "area+accurate_rnd+full_chroma_int,format=rgb24",
-    "RGB first, as torchcodec, + full_chroma_inp": RGB_FIRST,
     "RGB first, as torchcodec": "scale=flags=bilinear,format=rgb24," + _S + _F + ",format=rgb24",
     "RGB first": "format=rgb24," + _S + _F + ",format=rgb24",
-    "RGB first, whole numbers cut as in paravt": "format=rgb24," + _S + _F + _P + ",format=rgb24",
+    "RGB first, parameters 0, 0.5 (cut)": "format=rgb24," + _S + _F + _P + ",format=rgb24",
     "RGB first, + full_chroma_inp": "format=rgb24," + _S + _F + "+full_chroma_inp,format=rgb24",
     "RGB first, precisely": "scale=flags=accurate_rnd+full_chroma_int+full_chroma_inp,format=rgb24," + _S + _F
     + "+full_chroma_inp,format=rgb24",
@@ -185,7 +182,7 @@ def compare_sizes(films):
     for width, height in SIZES:
         for name, path in films.items():
             others = references(frames[name], width, height)
-            for ours, chain in (("paravt", PARAVT), ("RGB first", RGB_FIRST)):
+            for ours, chain in (("paravt", PARAVT), ("scaled in YUV", VARIANTS["no parameters"])):
                 pixels = scaled(path, chain, width, height)
                 for other, wanted in others.items():
                     values = apart(pixels, wanted)

@@ -129,14 +129,13 @@ impl Frames {
         }
         let missing: Vec<Target> = targets.iter().filter(|target| !frames.contains_key(target)).copied().collect();
         let (runs, ours) = self.join(scene, missing, decode);
-        let count = if ours { &self.counts.misses } else { &self.counts.hits };
         let waits = runs.into_iter().map(|(run, targets)| self.wait(scene, run, targets));
         if ours {
-            count.fetch_add(1, Ordering::Relaxed);
+            self.counts.misses.fetch_add(1, Ordering::Relaxed);
         }
         frames.extend(try_join_all(waits).await?.into_iter().flatten());
         if !ours {
-            count.fetch_add(1, Ordering::Relaxed);
+            self.counts.hits.fetch_add(1, Ordering::Relaxed);
         }
         Ok(targets.iter().map(|target| frames.get(target).cloned()).collect())
     }

@@ -73,14 +73,19 @@ pub(super) fn covers(frame: &Frame, target: &Target, probed: &Probed) -> bool {
     frame.time.is_some_and(|time| (time.micros() - target.time).abs() <= near(probed))
 }
 
+/// The first failure, when all are done: what fails in one must not take from the others.
+async fn all(runs: impl IntoIterator<Item = impl Future<Output = Result<(), MediaError>>>) -> Result<(), MediaError> {
+    futures::future::join_all(runs).await.into_iter().collect()
+}
+
 /// Frames let through by [`run::select`], in order, and the targets they stand for.
-struct Reached<'a> {
-    targets: &'a [Target],
+struct Reached {
+    targets: Vec<Target>,
     before: usize,
 }
 
-impl<'a> Reached<'a> {
-    const fn new(targets: &'a [Target]) -> Self {
+impl Reached {
+    const fn new(targets: Vec<Target>) -> Self {
         Self { targets, before: 0 }
     }
 

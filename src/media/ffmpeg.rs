@@ -108,9 +108,9 @@ pub(super) struct Control {
 }
 
 impl Process {
-    /// Takes the pipes off the hold.
-    pub(super) fn split(self) -> (Option<ChildStdin>, ChildStdout, ChildStderr, Control) {
-        (self.stdin, self.stdout, self.stderr, self.control)
+    /// Takes the pipes it writes to off the hold.
+    pub(super) fn split(self) -> (ChildStdout, ChildStderr, Control) {
+        (self.stdout, self.stderr, self.control)
     }
 
     /// Its standard input, if that is a pipe: dropped, it is closed.
@@ -123,7 +123,7 @@ impl Process {
     /// # Errors
     /// [`MediaError::Timeout`] with `what`, [`MediaError::Internal`] when it writes more.
     pub(super) async fn output(self, what: &'static str, limit: usize) -> Result<Output, MediaError> {
-        let (_, stdout, mut stderr, control) = self.split();
+        let (stdout, mut stderr, control) = self.split();
         let mut kept = Vec::new();
         let read = async {
             let read = stdout.take(limit as u64 + 1).read_to_end(&mut kept).await;
@@ -534,7 +534,7 @@ mod tests {
     async fn a_process_that_takes_too_long_is_ended() {
         let ffmpeg = ffmpeg(|_| ());
         let limit = Duration::from_millis(1);
-        let (_, stdout, stderr, control) =
+        let (stdout, stderr, control) =
             ffmpeg.start_within(Program::Ffmpeg, endless(), Input::Nothing, limit).await.expect("starts").split();
         assert_eq!(control.exit().await, Exit::TimedOut);
         drop((stdout, stderr));

@@ -28,6 +28,13 @@ pub(super) struct Coded<'a> {
     pub(super) side_alpha: bool,
 }
 
+impl Coded<'_> {
+    /// The transfer of high dynamic range, as ffmpeg and as people call it.
+    pub(super) fn wide_range(&self) -> Option<(&'static str, &'static str)> {
+        [("smpte2084", "PQ"), ("arib-std-b67", "HLG")].into_iter().find(|(transfer, _)| *transfer == self.transfer)
+    }
+}
+
 /// How pictures are made ready for the model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Picture {
@@ -61,11 +68,7 @@ impl Picture {
             notes.push(format!("interlaced: {done}"));
         }
         let field = field.filter(|_| upright);
-        let transfer = match coded.transfer {
-            "smpte2084" => Some(("smpte2084", "PQ")),
-            "arib-std-b67" => Some(("arib-std-b67", "HLG")),
-            _ => None,
-        };
+        let transfer = coded.wide_range();
         if let Some((_, name)) = transfer {
             let done =
                 if tone_mapping { "tone-mapped to BT.709" } else { "cut to 8 bits, for want of ffmpeg's zscale" };

@@ -122,23 +122,28 @@ impl Probed {
 }
 
 /// What every call on an untrusted file starts with: local files only, known containers only.
-pub(super) fn guarded(before_input: &[&str]) -> Vec<OsString> {
+pub(super) fn guarded(before_input: &[impl AsRef<str>]) -> Vec<OsString> {
     ["-hide_banner", "-protocol_whitelist", "file", "-format_whitelist", FORMATS]
         .into_iter()
-        .chain(before_input.iter().copied())
+        .chain(before_input.iter().map(AsRef::as_ref))
         .chain(["-i", STDIN])
         .map(OsString::from)
         .collect()
 }
 
 /// The same for a container of our own making, written to the child's standard input.
-pub(super) fn spliced(format: &str, before_input: &[&str]) -> Vec<OsString> {
+pub(super) fn spliced(format: &str, before_input: &[impl AsRef<str>]) -> Vec<OsString> {
     ["-hide_banner", "-protocol_whitelist", "pipe", "-format_whitelist", "mov,matroska", "-f", format]
         .into_iter()
-        .chain(before_input.iter().copied())
+        .chain(before_input.iter().map(AsRef::as_ref))
         .chain(["-i", "pipe:0"])
         .map(OsString::from)
         .collect()
+}
+
+/// For ffprobe on a whole file. Looking for the streams' sizes decodes pictures, too.
+fn probing(ffmpeg: &Ffmpeg) -> Vec<OsString> {
+    guarded(&["-max_pixels", &ffmpeg.max_pixels().max(PROBE_PIXELS).to_string()])
 }
 
 /// The file for a child to read.
@@ -302,8 +307,7 @@ async fn by_ffprobe(ffmpeg: &Ffmpeg, content: &Content, config: &MediaConfig) ->
 
 async fn picture(ffmpeg: &Ffmpeg, stream: &Stream) -> Result<Picture, MediaError> {
     let coded = stream.coded();
-    let wide = ["smpte2084", "arib-std-b67"].contains(&coded.transfer);
-    Ok(Picture::new(&coded, wide && ffmpeg.tone_maps().await?))
+    Ok(Picture::new(&coded, coded.wide_range().is_some() && ffmpeg.tone_maps().await?))
 }
 
 /// All that was found out, not yet held against the limits.
@@ -383,8 +387,7 @@ fn long(config: &MediaConfig) -> MediaError {
 async fn read(ffmpeg: &Ffmpeg, content: &Content) -> Result<Report, MediaError> {
     let mut arguments: Vec<OsString> =
         ["-v", "error", "-of", "json=c=1", "-show_entries", ENTRIES].map(Into::into).into();
-    // Looking for the streams' sizes decodes pictures, too.
-    arguments.extend(guarded(&["-max_pixels", &ffmpeg.max_pixels().max(PROBE_PIXELS).to_string()]));
+    arguments.extend(probing(ffmpeg));
     let output = ffmpeg.run(Program::Ffprobe, arguments, whole(content)?, "looking into the video", 1 << 20).await?;
     match output.exit {
         // Names in a file need not be text.
@@ -418,10 +421,10 @@ async fn measure(
     let mut arguments: Vec<OsString> = ["-v", "error", "-select_streams", &index].map(Into::into).into();
     arguments
         .extend(["-show_entries", "packet=pts_time,dts_time,duration_time,flags", "-of", "csv=p=0"].map(Into::into));
-    arguments.extend(guarded(&["-max_pixels", &ffmpeg.max_pixels().max(PROBE_PIXELS).to_string()]));
+    arguments.extend(probing(ffmpeg));
     let limit = SCAN_TIMEOUT.min(ffmpeg.timeout());
     let child = ffmpeg.start_within(Program::Ffprobe, arguments, whole(content)?, limit).await?;
-    let (_, mut stdout, mut stderr, control) = child.split();
+    let (mut stdout, mut stderr, control) = child.split();
     let lines = ffmpeg::each_line(&mut stdout, |line| {
         if !scan.add(line, first, config.max_frames) {
             control.stop();

@@ -14,7 +14,7 @@ use super::super::ffmpeg::Input;
 use super::super::plan::Target;
 use super::super::probe;
 use super::run::{self, Run};
-use super::{Job, RUN_FRAMES, Reached, Sink, covers};
+use super::{Job, RUN_FRAMES, Reached, Sink, all, covers};
 use crate::types::Frame;
 
 /// Key frames looked at at the same time.
@@ -59,12 +59,7 @@ pub(super) async fn decode(job: Job<'_>, index: &Index, targets: &[Target], sink
     let workers = job.ffmpeg.workers();
     let shares = shares(&pieces, |cut| index.frames_of(cut), workers);
     let threads = workers.div_ceil(shares.len().max(1));
-    // What fails in one must not take from the others.
-    let mut failure = None;
-    let runs = shares.into_iter().map(|share| one(job, index, share, threads, &noted));
-    for done in futures::future::join_all(runs).await {
-        failure = failure.or(done.err());
-    }
+    let first = all(shares.into_iter().map(|share| one(job, index, share, threads, &noted))).await;
 
     // An open group may need the one before it: its first pictures do, and decoders that start there may skip more.
     let there = found.lock().unwrap_or_else(PoisonError::into_inner).there.clone();
@@ -72,18 +67,15 @@ pub(super) async fn decode(job: Job<'_>, index: &Index, targets: &[Target], sink
     let again = pieces.iter().filter(|piece| !piece.closed && piece.targets.iter().any(missing));
     let again = again.filter_map(|piece| {
         let cut = Cut { group: piece.cut.group.checked_sub(1)?, frames: piece.cut.frames.clone() };
-        Some(vec![Piece { cut, ..piece.clone() }])
+        Some(Piece { cut, ..piece.clone() })
     });
-    let again: Vec<Vec<Piece<'_>>> = again.collect();
-    let runs = again.iter().map(|share| one(job, index, share, threads, &noted));
-    for done in futures::future::join_all(runs).await {
-        failure = failure.or(done.err());
-    }
+    let again: Vec<Piece<'_>> = again.collect();
+    let second = all(again.chunks(1).map(|share| one(job, index, share, threads, &noted))).await;
     let Found { there, instead } = found.into_inner().unwrap_or_else(PoisonError::into_inner);
     for (target, frame) in instead.into_iter().filter(|(target, _)| !there.contains(target)) {
         sink(target, frame);
     }
-    failure.map_or(Ok(()), Err)
+    first.and(second)
 }
 
 /// Cuts targets where a new group begins. Where the index does not know every frame, near groups stay together: what is fed
@@ -147,7 +139,7 @@ fn one<'a>(
     let cuts: Vec<Cut> = share.iter().map(|piece| piece.cut.clone()).collect();
     let options = run::decoding(job.ffmpeg.max_pixels(), threads, share.iter().any(|piece| !piece.closed));
     let run = Run {
-        input: probe::spliced(index.format(), &options.iter().map(String::as_str).collect::<Vec<_>>()),
+        input: probe::spliced(index.format(), &options),
         stream: 0,
         select: run::select(job.probed.first, &targets),
         filters: job.probed.picture.filters(job.size),
@@ -156,18 +148,16 @@ fn one<'a>(
     };
     let feed = move |mut stdin| async move { index.splice(job.content, &cuts, &mut stdin).await };
     let mut seen = HashSet::new();
-    let mut passed = 0;
+    let mut reached = Reached::new(targets);
     let emit = move |time: i64, rgb| {
         // A group that two cuts reach into may come twice.
         if !seen.insert(time) {
             return;
         }
         let frame = job.frame(time, rgb);
-        let mut reached = Reached { targets: &targets, before: passed };
         for target in reached.by(&frame, job.probed) {
             sink(target, frame.clone());
         }
-        passed = reached.before;
     };
     run.go(job.ffmpeg, Input::Pipe, feed, emit).boxed()
 }

@@ -56,7 +56,7 @@ impl Run {
         let arguments = self.arguments(passthrough(ffmpeg.version().await?));
         let mut child = ffmpeg.start(Program::Ffmpeg, arguments, input).await?;
         let stdin = child.take_stdin();
-        let (_, mut stdout, mut stderr, control) = child.split();
+        let (mut stdout, mut stderr, control) = child.split();
         let pairs = Mutex::new(Pairs { times: VecDeque::new(), pictures: VecDeque::new(), emit });
         let pair = |take: &dyn Fn(&mut Pairs<_>)| {
             let mut pairs = pairs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -210,7 +210,7 @@ mod tests {
     async fn a_feed_that_waits_ends_with_its_reader() {
         let ffmpeg = Ffmpeg::find(&crate::config::MediaConfig::default()).expect("these tests need ffmpeg");
         let run = Run {
-            input: super::super::super::probe::spliced("matroska", &[]),
+            input: super::super::super::probe::spliced("matroska", &[""; 0]),
             stream: 0,
             select: String::new(),
             filters: "null".to_owned(),

@@ -1,6 +1,7 @@
 //! Frames of a file that ffmpeg opens itself: which runs get them, and where each begins.
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 
@@ -11,7 +12,7 @@ use super::super::picture::Picture;
 use super::super::plan::Target;
 use super::super::probe::{self, Probed};
 use super::run::{self, Run};
-use super::{Job, RUN_FRAMES, Reached, Sink, covers};
+use super::{Job, RUN_FRAMES, Reached, Sink, all, covers};
 use crate::types::{Frame, FrameSize};
 
 /// A gap is decoded through where that costs less than a new run: about so many seconds back to a key frame …
@@ -33,16 +34,17 @@ pub(super) async fn decode(
 ) -> Result<(), MediaError> {
     let seeker = Seeker { job, container_start, indexed };
     let stretches = runs(targets, job.probed, job.ffmpeg.workers()).into_iter();
-    let stretches = stretches.map(|targets| Box::pin(seeker.stretch(targets)));
-    // What fails in one must not take from the others.
-    let (mut found, mut failure): (BTreeMap<Target, Frame>, _) = (BTreeMap::new(), None);
-    for done in futures::future::join_all(stretches).await {
-        match done {
-            Ok(frames) => found.extend(frames),
-            Err(error) => failure = failure.or(Some(error)),
-        }
-    }
-    if failure.is_none()
+    let found = Mutex::new(BTreeMap::new());
+    let done = all(stretches.map(|targets| {
+        Box::pin(async {
+            let frames = seeker.stretch(targets).await?;
+            found.lock().unwrap_or_else(PoisonError::into_inner).extend(frames);
+            Ok(())
+        })
+    }))
+    .await;
+    let mut found: BTreeMap<Target, Frame> = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if done.is_ok()
         && let Some(last) = targets.last()
         && !found.get(last).is_some_and(|frame| covers(frame, last, job.probed))
         && let Some(frame) = Box::pin(seeker.last_frame(last)).await?
@@ -52,7 +54,7 @@ pub(super) async fn decode(
     for (target, frame) in found {
         sink(target, frame);
     }
-    failure.map_or(Ok(()), Err)
+    done
 }
 
 /// Presentation time of the first frame that decodes, in microseconds as the file counts.
@@ -64,7 +66,7 @@ pub(in super::super) async fn first_frame(
     let size = FrameSize { width: 16, height: 16 };
     let options = run::decoding(ffmpeg.max_pixels(), THREADS, false);
     let run = Run {
-        input: probe::guarded(&options.iter().map(String::as_str).collect::<Vec<_>>()),
+        input: probe::guarded(&options),
         stream,
         select: String::new(),
         filters: Picture::default().filters(size),
@@ -152,7 +154,7 @@ impl Seeker<'_> {
     async fn attempt(self, targets: &[Target], seek: Option<f64>) -> Result<Vec<(Target, Frame)>, MediaError> {
         let run = self.run(targets, seek, run::select(self.job.probed.first, targets), Some(targets.len()));
         let mut frames = Vec::new();
-        let mut reached = Reached::new(targets);
+        let mut reached = Reached::new(targets.to_vec());
         let emit = |time: i64, rgb: Bytes| {
             let frame = self.job.frame(time, rgb);
             frames.extend(reached.by(&frame, self.job.probed).into_iter().map(|target| (target, frame.clone())));
@@ -189,7 +191,7 @@ impl Seeker<'_> {
             options.extend(seconds.into_iter().flat_map(|seconds| [option.to_owned(), format!("{seconds:.6}")]));
         }
         Run {
-            input: probe::guarded(&options.iter().map(String::as_str).collect::<Vec<_>>()),
+            input: probe::guarded(&options),
             stream: probed.stream,
             select,
             filters: probed.picture.filters(self.job.size),

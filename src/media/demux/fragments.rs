@@ -1,10 +1,10 @@
 //! Movie fragments (ISO/IEC 14496-12 8.8): the pictures of one track in a `moof`, and writing one.
 
-use mp4_atom::{Atom, Tfdt, Tfhd, Trex, Trun};
+use mp4_atom::{Tfdt, Tfhd, Trex, Trun};
 
-use super::boxes::{self, Child, be32, children, find};
+use super::boxes::{self, be32, children, find};
 use super::samples::Sample;
-use super::track::signed;
+use super::track::{decode, signed};
 use super::{Limits, Unindexed};
 
 /// Not a key frame, or predicted from others.
@@ -128,11 +128,6 @@ fn behind(header: &Tfhd, run: &Trun, start: u64) -> u64 {
             entries.iter().fold(start, |at, entry| at.saturating_add(entry.size.unwrap_or(size).into()))
         }
     }
-}
-
-fn decode<T: Atom>(child: &Child<'_>) -> Result<T, Unindexed> {
-    let name = child.kind.escape_ascii();
-    T::decode_body(&mut &*child.body).map_err(|error| Unindexed::Because(format!("{name}: {error}")))
 }
 
 /// One picture of a fragment that is written.

@@ -3,7 +3,7 @@
 //! Headers lie, so they are believed only where they agree with each other. Pure.
 
 use super::Timing;
-use super::report::{Format, Stream, clock, ratio, seconds};
+use super::report::{Format, Stream, ratio, seconds};
 
 /// What the header says. Length in seconds from the first frame.
 #[derive(Debug, Clone, Copy)]
@@ -28,11 +28,10 @@ impl Header {
     /// From ffprobe's report. `first` is the first frame's time in microseconds as the file counts.
     pub(super) fn new(format: &Format, stream: &Stream, first: i64) -> Self {
         let first = first as f64 / 1e6;
-        let of_stream = seconds(stream.duration.as_deref()).or_else(|| clock(stream.tags.duration.as_deref()?));
         let end =
-            of_stream.map(|length| seconds(stream.start_time.as_deref()).unwrap_or(first) + length).or_else(|| {
-                Some(seconds(format.start_time.as_deref()).unwrap_or(0.0) + seconds(format.duration.as_deref())?)
-            });
+            stream.own_length().map(|length| seconds(stream.start_time.as_deref()).unwrap_or(first) + length).or_else(
+                || Some(seconds(format.start_time.as_deref()).unwrap_or(0.0) + seconds(format.duration.as_deref())?),
+            );
         let rate = |text: &Option<String>| {
             text.as_deref().and_then(|text| ratio(text, '/')).filter(|rate| (0.001..=1000.0).contains(rate))
         };
@@ -157,6 +156,7 @@ impl Scan {
 
 #[cfg(test)]
 mod tests {
+    use super::super::report::clock;
     use super::*;
 
     fn header(length: Option<f64>, rate: f64) -> Header {

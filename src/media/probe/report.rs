@@ -2,6 +2,7 @@
 //!
 //! This file knows ffprobe's JSON and nothing of limits or requests.
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
 use super::super::MediaError;
@@ -13,7 +14,8 @@ use crate::types::FrameSize;
 pub(super) struct Report {
     pub(super) streams: Vec<Stream>,
     pub(super) format: Format,
-    pub(super) frames: Vec<FirstFrame>,
+    /// One where a frame that decodes was asked for and is there.
+    pub(super) frames: Vec<IgnoredAny>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -75,13 +77,6 @@ pub(super) const ENTRIES: &str = "format=format_name,start_time,duration:stream=
     pix_fmt,field_order,color_transfer,sample_aspect_ratio,r_frame_rate,avg_frame_rate,start_time,duration,nb_frames\
     :stream_disposition=default,attached_pic,timed_thumbnails:stream_tags=rotate,alpha_mode,DURATION:stream_side_data=rotation";
 
-/// The first frame that decodes, where it was asked for.
-#[derive(Debug, Default, Clone, Deserialize)]
-#[serde(default)]
-pub(super) struct FirstFrame {
-    pub(super) best_effort_timestamp_time: Option<String>,
-}
-
 /// The stream a player would show: the default one, else the largest.
 pub(super) fn choose(streams: &[Stream]) -> Result<Stream, MediaError> {
     let none = |problem: &str| MediaError::NotVideo(problem.to_owned());
@@ -118,10 +113,14 @@ impl Stream {
         u64::from(self.width) * u64::from(self.height)
     }
 
-    /// Seconds it lasts, as its header says.
+    /// Seconds it lasts, as its own header says.
+    pub(super) fn own_length(&self) -> Option<f64> {
+        seconds(self.duration.as_deref()).or_else(|| clock(self.tags.duration.as_deref()?))
+    }
+
+    /// Seconds it lasts, as its or the file's header says.
     pub(super) fn length(&self, format: &Format) -> Option<f64> {
-        let own = seconds(self.duration.as_deref()).or_else(|| clock(self.tags.duration.as_deref()?));
-        own.or_else(|| seconds(format.duration.as_deref()))
+        self.own_length().or_else(|| seconds(format.duration.as_deref()))
     }
 
     /// Frames it has, as its header says.
