@@ -14,6 +14,8 @@ pub mod config;
 pub mod engine;
 pub mod media;
 pub mod metrics;
+#[cfg(feature = "native")]
+pub mod model;
 mod protocol;
 pub mod shutdown;
 pub mod telemetry;

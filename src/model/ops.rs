@@ -1,0 +1,88 @@
+//! The small operations between matrix products, in two forms: fused, for inference, and as formulas that gradients pass.
+//!
+//! candle's fused kernels (`softmax_last_dim`, `rms_norm`, `layer_norm`, `rope_thd`) silently have no gradient; its formulas
+//! have one and take several passes over memory. The network calls only what stands here, so there is one definition of it.
+//! Where candle has nothing fused for the CPU, `fused` has. Each row of a result depends on that row of the input alone.
+
+mod fused;
+
+use candle_core::{D, DType, Result, Tensor};
+
+/// What a model was loaded for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Fused operations, several projections in one product. Nothing has a gradient.
+    Inference,
+    /// Weights are variables, and every operation has a gradient.
+    Training,
+}
+
+impl Mode {
+    /// `x / sqrt(mean(x²) + eps) * weight` over the last dimension.
+    pub(super) fn rms_norm(self, x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
+        match self {
+            Self::Inference => candle_nn::ops::rms_norm(&x.contiguous()?, weight, eps as f32),
+            Self::Training => candle_nn::ops::rms_norm_slow(x, weight, eps as f32),
+        }
+    }
+
+    /// `(x - mean) / sqrt(variance + eps) * weight + bias` over the last dimension.
+    pub(super) fn layer_norm(self, x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f64) -> Result<Tensor> {
+        match self {
+            Self::Inference => candle_nn::ops::layer_norm(&x.contiguous()?, weight, bias, eps as f32),
+            Self::Training => candle_nn::ops::layer_norm_slow(x, weight, bias, eps as f32),
+        }
+    }
+
+    /// Softmax over the last dimension, computed in f32.
+    pub(super) fn softmax(self, x: &Tensor) -> Result<Tensor> {
+        let dtype = x.dtype();
+        let x = x.to_dtype(DType::F32)?;
+        let y = match self {
+            Self::Inference => candle_nn::ops::softmax_last_dim(&x.contiguous()?)?,
+            Self::Training => candle_nn::ops::softmax(&x, D::Minus1)?,
+        };
+        y.to_dtype(dtype)
+    }
+
+    /// Turns the two halves of each head against each other. `x` is `[tokens, heads, width]`, `cos` and `sin` are
+    /// `[tokens, width / 2]`.
+    pub(super) fn rotary(self, x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+        let half = x.dim(D::Minus1)? / 2;
+        match self {
+            // A token is a batch entry of one position: that is what candle's kernel splits over threads.
+            Self::Inference => {
+                let (cos, sin) = (cos.unsqueeze(1)?, sin.unsqueeze(1)?);
+                candle_nn::rotary_emb::rope_thd(&x.contiguous()?.unsqueeze(1)?, &cos, &sin)?.squeeze(1)
+            }
+            Self::Training => {
+                let (cos, sin) = (cos.unsqueeze(1)?, sin.unsqueeze(1)?);
+                let (first, second) = (x.narrow(D::Minus1, 0, half)?, x.narrow(D::Minus1, half, half)?);
+                let turned_first = (first.broadcast_mul(&cos)? - second.broadcast_mul(&sin)?)?;
+                let turned_second = (second.broadcast_mul(&cos)? + first.broadcast_mul(&sin)?)?;
+                Tensor::cat(&[turned_first, turned_second], D::Minus1)
+            }
+        }
+    }
+
+    /// `silu(gate) * up`.
+    pub(super) fn swiglu(self, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+        if self == Self::Inference && fused::applies(gate) {
+            return fused::swiglu(gate, up);
+        }
+        gate.silu()? * up
+    }
+
+    /// The approximation of GELU by tanh.
+    pub(super) fn gelu_tanh(self, x: &Tensor) -> Result<Tensor> {
+        if self == Self::Inference && fused::applies(x) { fused::gelu_tanh(x) } else { x.gelu() }
+    }
+
+    /// Exact GELU.
+    pub(super) fn gelu(self, x: &Tensor) -> Result<Tensor> {
+        x.gelu_erf()
+    }
+}
+
+#[cfg(test)]
+mod tests;
