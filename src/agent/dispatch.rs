@@ -163,7 +163,7 @@ impl Run {
                         record.usage = active.seen;
                     }
                     match event {
-                        Some(TokenEvent::Started { .. }) => {}
+                        Some(TokenEvent::Started { .. } | TokenEvent::Tokens(_)) => {}
                         Some(TokenEvent::Text(text)) => {
                             actions = episode.text(&text, self.clock.ms());
                             if episode.answered() {
@@ -270,7 +270,7 @@ impl Run {
         };
         while let Some(event) = generation.next().await? {
             match event {
-                TokenEvent::Started { .. } => {}
+                TokenEvent::Started { .. } | TokenEvent::Tokens(_) => {}
                 TokenEvent::Text(text) => {
                     record.text.push_str(&text);
                     tell(parser.push(&text), &mut story);
@@ -291,7 +291,15 @@ impl Run {
     }
 
     fn main_request(&self, turns: Vec<Turn>, prefix: String, sampling: Sampling) -> GenerateRequest {
-        GenerateRequest { turns, prefix, sampling, session: self.session(), speaker: Speaker::Main, seat: None }
+        GenerateRequest {
+            turns,
+            prefix,
+            sampling,
+            session: self.session(),
+            speaker: Speaker::Main,
+            seat: None,
+            deadline: None,
+        }
     }
 
     fn session(&self) -> SessionKey {

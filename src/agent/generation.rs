@@ -54,6 +54,7 @@ impl Generation {
                 self.first_text_ms = self.first_text_ms.or_else(|| Some(self.clock.ms()));
                 self.seen.completion_tokens += 1;
             }
+            Some(TokenEvent::Tokens(_)) => {}
             Some(TokenEvent::Finished(_)) => self.finished = true,
         }
         Ok(event)

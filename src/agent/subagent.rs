@@ -61,6 +61,7 @@ impl Watch {
             session: self.session,
             speaker: Speaker::Sub,
             seat: Some(self.seat),
+            deadline: None,
         };
         let mut generation = Generation::start(self.agent.engine().as_ref(), request, self.clock).await?;
         let mut summary = String::new();
@@ -69,7 +70,7 @@ impl Watch {
             // What was spent counts, also when the window never ends well.
             record.usage = generation.seen;
             match event {
-                TokenEvent::Started { .. } => {}
+                TokenEvent::Started { .. } | TokenEvent::Tokens(_) => {}
                 TokenEvent::Text(text) => {
                     summary.push_str(&text);
                     self.emit.send(AgentEvent::WindowDelta { id: record.id, text });

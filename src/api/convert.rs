@@ -223,6 +223,8 @@ fn sampling(fields: SamplingFields, supported: Supported) -> Result<Sampling, In
         // 0 stands for the model card's, which bounds what is asked for too: the agent sees to both.
         max_tokens: fields.max_completion_tokens.or(fields.max_tokens).unwrap_or_default(),
         ignore_eos: fields.ignore_eos,
+        logprobs: None,
+        constraint: None,
     })
 }
 

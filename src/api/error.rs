@@ -166,6 +166,7 @@ impl ApiError {
                     (S::SERVICE_UNAVAILABLE, "service_unavailable_error", Some("engine_unavailable"))
                 }
                 EngineError::Overloaded => (S::TOO_MANY_REQUESTS, "rate_limit_error", Some("engine_overloaded")),
+                EngineError::DeadlineExceeded => (S::GATEWAY_TIMEOUT, "timeout_error", Some("deadline_exceeded")),
                 EngineError::Failed(_) | EngineError::Load(_) => {
                     (S::INTERNAL_SERVER_ERROR, SERVER, Some("engine_failed"))
                 }
@@ -273,6 +274,7 @@ mod tests {
             (ApiError::Engine(EngineError::Invalid(text())), 400, "invalid_value"),
             (ApiError::Engine(EngineError::Unavailable(text())), 503, "engine_unavailable"),
             (ApiError::Engine(EngineError::Overloaded), 429, "engine_overloaded"),
+            (ApiError::Engine(EngineError::DeadlineExceeded), 504, "deadline_exceeded"),
             (ApiError::Engine(EngineError::Failed(text())), 500, "engine_failed"),
             (ApiError::Deadline(1), 504, "deadline_exceeded"),
             (ApiError::QueueFull, 429, "queue_full"),

@@ -1,6 +1,7 @@
 //! The seam: what every engine takes and gives.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
@@ -46,6 +47,9 @@ pub struct GenerateRequest {
     pub speaker: Speaker,
     /// A seat in a burst, for engines that batch only what starts together. Others drop it.
     pub seat: Option<Seat>,
+    /// When its result is of no use any more: engines that schedule give up then, with
+    /// [`EngineError::DeadlineExceeded`]. Others leave it to the caller, who drops the stream.
+    pub deadline: Option<Instant>,
 }
 
 /// Names an episode: its main turns share a prefix.
@@ -98,6 +102,39 @@ pub struct Sampling {
     pub max_tokens: u32,
     /// Keep going at the end-of-text token (benchmark clients ask for this).
     pub ignore_eos: bool,
+    /// Report each token's log-probability, and of so many alternatives at its place. `Some(0)`: the chosen token's alone.
+    pub logprobs: Option<u32>,
+    /// What the output, or a part of it, must look like.
+    pub constraint: Option<Constraint>,
+}
+
+/// Bounds what the output may be, or a part of it.
+///
+/// From the moment the output's text holds `after`, each token continues a text of the grammar; once that is complete,
+/// exactly `then` follows. After `then` the model is free again; without one, the generation ends there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Constraint {
+    /// What is allowed.
+    pub grammar: Grammar,
+    /// Text that the constrained part follows (`<answer>`); what is before it is free. `None`: all of the output is
+    /// constrained. A prefix that the request brings counts as output here.
+    pub after: Option<String>,
+    /// Text that follows the constrained part (`</answer>`).
+    pub then: Option<String>,
+}
+
+/// A set of texts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Grammar {
+    /// JSON that fits this schema, itself written as JSON.
+    JsonSchema(String),
+    /// Any JSON object.
+    JsonObject,
+    /// Texts that match this regular expression from beginning to end.
+    Regex(String),
+    /// Texts of this grammar, in llguidance's dialect of Lark.
+    Lark(String),
 }
 
 /// What a stream yields.
@@ -110,8 +147,36 @@ pub enum TokenEvent {
     },
     /// Generated text, in order. Raw: `<think>`, `<tool_call>` and the like are in it.
     Text(String),
+    /// Tokens that were chosen, in order and none left out; only where [`Sampling::logprobs`] asks for them. They come
+    /// before the text they add, which may be held back for a while, or for good where a stop text is cut.
+    Tokens(Vec<TokenInfo>),
     /// The end.
     Finished(Generated),
+}
+
+/// A token that was chosen.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TokenInfo {
+    /// Its number in the vocabulary.
+    pub id: u32,
+    /// What it adds to the text: perhaps a part of a character; nothing for the token that ends the text.
+    pub bytes: Vec<u8>,
+    /// Natural logarithm of its probability, as the model gives it: before penalties, temperature, truncation and
+    /// constraints.
+    pub logprob: f64,
+    /// The likeliest tokens at its place, best first: as many as were asked for.
+    pub top: Vec<TokenAlternative>,
+}
+
+/// A token that could have been chosen.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TokenAlternative {
+    /// Its number in the vocabulary.
+    pub id: u32,
+    /// What it would add to the text.
+    pub bytes: Vec<u8>,
+    /// Natural logarithm of its probability, as in [`TokenInfo::logprob`].
+    pub logprob: f64,
 }
 
 /// How a generation ended.
@@ -136,7 +201,7 @@ pub enum FinishReason {
 /// What an engine is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineInfo {
-    /// `mistralrs`, `remote`, `scripted`.
+    /// `native`, `mistralrs`, `remote`, `scripted`.
     pub name: &'static str,
     /// What it runs or whom it asks, for people (no secrets in it).
     pub detail: String,
@@ -168,6 +233,10 @@ pub struct Supported {
     pub repetition_penalty: bool,
     /// [`Sampling::ignore_eos`].
     pub ignore_eos: bool,
+    /// [`Sampling::logprobs`].
+    pub logprobs: bool,
+    /// [`Sampling::constraint`].
+    pub constraint: bool,
 }
 
 /// What an engine is doing.

@@ -23,6 +23,9 @@ pub enum EngineError {
     /// The queue is full.
     #[error("the engine's queue is full")]
     Overloaded,
+    /// [`super::GenerateRequest::deadline`] passed.
+    #[error("the generation did not end in time")]
+    DeadlineExceeded,
     /// The model or the upstream failed while working on this request.
     #[error("generation failed: {0}")]
     Failed(String),

@@ -6,7 +6,7 @@
 //!   sequences run at the same time on copies of the model, where it is small enough to be copied;
 //! - unequal shapes in one batch take turns, prefill again and lose text: [`queue`] starts only equal shapes together,
 //!   [`align`] makes a burst equal, [`driver`] starts nothing before the last group has really left the model;
-//! - special tokens in typed text, frames it would scale, prompts it measures too early: [`vocabulary`], [`geometry`];
+//! - special tokens in typed text, frames it would scale, prompts it measures too early: [`super::chat`];
 //! - configurations of transformers 5, defaults of other families: [`prepare`];
 //! - tags are dropped from the text unless a request has tools and may not call them: [`MistralBackend`] always asks so;
 //! - it stops at stop texts one token late and has sent them by then, so [`driver`] looks itself; it can't batch by itself
@@ -38,6 +38,8 @@ use mistralrs::{
 };
 use tokio::sync::{mpsc, oneshot};
 
+use super::chat::geometry::Limits;
+use super::chat::prompt;
 use super::{
     Batching, Engine, EngineError, EngineInfo, EngineLoad, FinishReason, GenerateRequest, Sampling, Supported,
     TokenStream,
@@ -46,14 +48,10 @@ use crate::types::{Frame, Part, TokenUsage, Turn};
 
 mod align;
 mod driver;
-mod geometry;
 mod prepare;
-mod prompt;
 mod queue;
-mod vocabulary;
 
 use driver::{Backend, Driver, Finish, Job, Sequence, Step, Work};
-use geometry::Limits;
 use prepare::ModelFacts;
 use queue::{Entry, Shape};
 
@@ -191,6 +189,12 @@ fn check_sampling(sampling: &Sampling) -> Result<(), EngineError> {
     if sampling.ignore_eos {
         return Err(EngineError::Unsupported("ignore_eos"));
     }
+    if sampling.logprobs.is_some() {
+        return Err(EngineError::Unsupported("logprobs"));
+    }
+    if sampling.constraint.is_some() {
+        return Err(EngineError::Unsupported("response_format"));
+    }
     if sampling.max_tokens == 0 {
         return Err(EngineError::Invalid("max_tokens must be at least 1".to_owned()));
     }
@@ -226,7 +230,7 @@ fn text_bytes(turn: &Turn) -> usize {
 impl Engine for MistralRs {
     async fn generate(&self, request: GenerateRequest) -> Result<TokenStream, EngineError> {
         // The seat is given back when it is dropped: after the job has its place, or with any error.
-        let GenerateRequest { turns, prefix, sampling, seat, session: _, speaker: _ } = request;
+        let GenerateRequest { turns, prefix, sampling, seat, session: _, speaker: _, deadline: _ } = request;
         check_sampling(&sampling)?;
         let (model, limits) = (Arc::clone(&self.model), self.limits);
         let padded = seat.is_some() && self.batching == Batching::EqualShapes;
@@ -247,7 +251,15 @@ impl Engine for MistralRs {
             name: "mistralrs",
             detail: self.detail.clone(),
             batching: self.batching,
-            supported: Supported { seed: false, min_p: true, top_k: true, repetition_penalty: true, ignore_eos: false },
+            supported: Supported {
+                seed: false,
+                min_p: true,
+                top_k: true,
+                repetition_penalty: true,
+                ignore_eos: false,
+                logprobs: false,
+                constraint: false,
+            },
         }
     }
 

@@ -123,6 +123,12 @@ impl Engine for RemoteEngine {
         if request.turns.is_empty() {
             return Err(EngineError::Invalid("the conversation is empty".to_owned()));
         }
+        if request.sampling.logprobs.is_some() {
+            return Err(EngineError::Unsupported("logprobs"));
+        }
+        if request.sampling.constraint.is_some() {
+            return Err(EngineError::Unsupported("response_format"));
+        }
         let counted = self.load.queue(self.max_queued)?;
         let (session, speaker) = (request.session.clone(), request.speaker);
         let (prefix, max_tokens) = (request.prefix.clone(), request.sampling.max_tokens);
@@ -150,7 +156,15 @@ impl Engine for RemoteEngine {
             // Addresses are nobody's business.
             detail: format!("{model} at {count} upstream{}", if count == 1 { "" } else { "s" }),
             batching: Batching::Ragged,
-            supported: Supported { seed: true, min_p: true, top_k: true, repetition_penalty: true, ignore_eos: true },
+            supported: Supported {
+                seed: true,
+                min_p: true,
+                top_k: true,
+                repetition_penalty: true,
+                ignore_eos: true,
+                logprobs: false,
+                constraint: false,
+            },
         }
     }
 
@@ -236,6 +250,7 @@ mod tests {
             session: SessionKey("episode".into()),
             speaker: Speaker::Sub,
             seat: None,
+            deadline: None,
         };
         assert!(matches!(engine.generate(request).await, Err(EngineError::Overloaded)));
         drop(waiting);

@@ -4,9 +4,24 @@ use serde_json::{Value, json};
 
 use super::*;
 
-const ALL: Supported = Supported { seed: true, min_p: true, top_k: true, repetition_penalty: true, ignore_eos: true };
-const NONE: Supported =
-    Supported { seed: false, min_p: false, top_k: false, repetition_penalty: false, ignore_eos: false };
+const ALL: Supported = Supported {
+    seed: true,
+    min_p: true,
+    top_k: true,
+    repetition_penalty: true,
+    ignore_eos: true,
+    logprobs: true,
+    constraint: true,
+};
+const NONE: Supported = Supported {
+    seed: false,
+    min_p: false,
+    top_k: false,
+    repetition_penalty: false,
+    ignore_eos: false,
+    logprobs: false,
+    constraint: false,
+};
 
 fn card() -> ModelCard {
     toml::from_str(

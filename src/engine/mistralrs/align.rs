@@ -3,8 +3,8 @@
 //! mistralrs runs sequences in one batch only while their lengths are equal, so the sub-agents of one burst, whose
 //! prompts differ in a few digits, are brought to one length. Knows nothing of queues or of mistralrs' types.
 
-use super::prompt::Prompt;
-use super::vocabulary::Vocabulary;
+use crate::engine::chat::prompt::Prompt;
+use crate::engine::chat::vocabulary::Vocabulary;
 
 /// Most tokens of padding. What differs by more is run on its own: filler must not become the loudest part of a prompt.
 pub(super) const MAX_PADDING: usize = 16;
@@ -41,9 +41,9 @@ fn filler(open: &str, missing: usize, vocabulary: &Vocabulary) -> Option<String>
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::prompt::render;
-    use super::super::vocabulary::tests::tiny;
     use super::*;
+    use crate::engine::chat::prompt::render;
+    use crate::engine::chat::vocabulary::tests::tiny;
     use crate::types::{Role, Turn};
 
     #[test]

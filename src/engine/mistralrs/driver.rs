@@ -16,8 +16,8 @@ use futures::stream::{BoxStream, Stream, StreamExt};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 
-use super::prompt::Prompt;
 use super::queue::{Entry, Queue};
+use crate::engine::chat::prompt::Prompt;
 use crate::engine::{EngineError, EngineLoad, FinishReason, Generated, Sampling, StopFilter, TokenEvent};
 use crate::types::{Frame, TokenUsage};
 
@@ -199,7 +199,7 @@ impl Stream for EventStream {
         }
         let event = std::task::ready!(self.events.poll_recv(context))
             .unwrap_or_else(|| Err(EngineError::Unavailable("it is shutting down".to_owned())));
-        self.over = !matches!(event, Ok(TokenEvent::Started { .. } | TokenEvent::Text(_)));
+        self.over = !matches!(event, Ok(TokenEvent::Started { .. } | TokenEvent::Text(_) | TokenEvent::Tokens(_)));
         Poll::Ready(Some(event))
     }
 }
@@ -379,12 +379,12 @@ async fn tell(job: &Job, end: End, sampled: u64) {
 mod tests {
     use futures::FutureExt;
 
-    use super::super::prompt::render;
-    use super::super::prompt::tests::frame;
     use super::super::queue::Shape;
-    use super::super::vocabulary::tests::tiny;
     use super::*;
     use crate::engine::Gang;
+    use crate::engine::chat::prompt::render;
+    use crate::engine::chat::prompt::tests::frame;
+    use crate::engine::chat::vocabulary::tests::tiny;
     use crate::types::{Role, Turn};
 
     /// A sequence in the hands of the test.

@@ -8,9 +8,9 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
-use super::geometry::Geometry;
-use super::vocabulary::Vocabulary;
 use crate::engine::EngineError;
+use crate::engine::chat::geometry::Geometry;
+use crate::engine::chat::vocabulary::Vocabulary;
 
 /// Writes the prompt through unchanged: we have rendered it.
 const PASS_THROUGH: &str = "{{ messages[0].content }}";

@@ -174,7 +174,8 @@ mod tests {
 
     fn request(turns: Vec<Turn>, prefix: &str, sampling: Sampling) -> GenerateRequest {
         let session = SessionKey("s".into());
-        GenerateRequest { turns, prefix: prefix.to_owned(), sampling, session, speaker: Speaker::Main, seat: None }
+        let (prefix, speaker) = (prefix.to_owned(), Speaker::Main);
+        GenerateRequest { turns, prefix, sampling, session, speaker, seat: None, deadline: None }
     }
 
     fn json(request: &GenerateRequest, frames: &[Arc<str>]) -> serde_json::Value {
@@ -255,6 +256,8 @@ mod tests {
             stop: vec!["<tool_response>".to_owned()],
             max_tokens: 9,
             ignore_eos: true,
+            logprobs: None,
+            constraint: None,
         };
         insta::assert_json_snapshot!(json(&request(vec![], "", sampling), &[]), @r#"
         {

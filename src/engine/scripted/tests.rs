@@ -17,6 +17,7 @@ fn request(speaker: Speaker, text: &str) -> GenerateRequest {
         session: SessionKey("episode".into()),
         speaker,
         seat: None,
+        deadline: None,
     }
 }
 
@@ -24,7 +25,7 @@ async fn text(stream: TokenStream) -> String {
     let events: Vec<_> = stream.collect().await;
     let text = |event: Result<TokenEvent, EngineError>| match event.expect("no failure") {
         TokenEvent::Text(text) => text,
-        TokenEvent::Started { .. } | TokenEvent::Finished(_) => String::new(),
+        TokenEvent::Started { .. } | TokenEvent::Tokens(_) | TokenEvent::Finished(_) => String::new(),
     };
     events.into_iter().map(text).collect()
 }

@@ -9,7 +9,7 @@ use crate::types::{Frame, Part, Role, Turn};
 
 /// A rendered conversation.
 #[derive(Debug, Clone)]
-pub(super) struct Prompt {
+pub(in crate::engine) struct Prompt {
     /// Up to the end of what the last user turn says.
     head: String,
     /// Neutral text that makes it as long as others.
@@ -17,41 +17,49 @@ pub(super) struct Prompt {
     /// The rest: the end of that turn, and the opened assistant turn.
     tail: String,
     /// Where in `head` the text after the last special token begins.
+    #[cfg_attr(not(any(feature = "mistralrs", test)), expect(dead_code, reason = "only mistralrs needs padding"))]
     open: usize,
     /// Whether there is a user turn to pad.
+    #[cfg_attr(not(any(feature = "mistralrs", test)), expect(dead_code, reason = "only mistralrs needs padding"))]
     paddable: bool,
 }
 
 impl Prompt {
     /// The whole text.
-    pub(super) fn text(&self) -> String {
+    pub(in crate::engine) fn text(&self) -> String {
         [self.head.as_str(), self.filler.as_str(), self.tail.as_str()].concat()
     }
 
     /// The text that padding would follow, back to the last special token: what comes before it can't change its tokens.
-    pub(super) fn open_text(&self) -> Option<&str> {
+    #[cfg(any(feature = "mistralrs", test))]
+    pub(in crate::engine) fn open_text(&self) -> Option<&str> {
         self.paddable.then(|| &self.head[self.open..])
     }
 
     /// Puts neutral text at the end of the last user turn.
-    pub(super) fn fill(&mut self, filler: String) {
+    #[cfg(any(feature = "mistralrs", test))]
+    pub(in crate::engine) fn fill(&mut self, filler: String) {
         self.filler = filler;
     }
 }
 
 /// A prompt, its pictures in order, and which special tokens it holds.
 #[derive(Debug)]
-pub(super) struct Rendered {
-    pub(super) prompt: Prompt,
-    pub(super) frames: Vec<Frame>,
-    pub(super) structure: Structure,
+pub(in crate::engine) struct Rendered {
+    pub(in crate::engine) prompt: Prompt,
+    pub(in crate::engine) frames: Vec<Frame>,
+    pub(in crate::engine) structure: Structure,
 }
 
 /// Writes the conversation and opens the assistant's turn with `prefix`.
 ///
 /// # Errors
 /// [`EngineError::Invalid`] when there is no turn.
-pub(super) fn render(turns: Vec<Turn>, prefix: &str, vocabulary: &Vocabulary) -> Result<Rendered, EngineError> {
+pub(in crate::engine) fn render(
+    turns: Vec<Turn>,
+    prefix: &str,
+    vocabulary: &Vocabulary,
+) -> Result<Rendered, EngineError> {
     if turns.is_empty() {
         return Err(EngineError::Invalid("the conversation is empty".to_owned()));
     }
@@ -96,7 +104,7 @@ pub(super) fn render(turns: Vec<Turn>, prefix: &str, vocabulary: &Vocabulary) ->
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(in crate::engine) mod tests {
     use bytes::Bytes;
     use minijinja::{Environment, context};
     use serde_json::{Value, json};
@@ -105,7 +113,7 @@ pub(super) mod tests {
     use super::*;
     use crate::types::FrameSize;
 
-    pub(in super::super) fn frame(width: u32, height: u32) -> Frame {
+    pub(in crate::engine) fn frame(width: u32, height: u32) -> Frame {
         let rgb = Bytes::from(vec![128; (3 * width * height) as usize]);
         Frame { time: None, size: FrameSize { width, height }, rgb }
     }

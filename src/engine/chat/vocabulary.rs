@@ -7,14 +7,16 @@ use std::path::Path;
 
 use tokenizers::Tokenizer;
 
+#[cfg(feature = "native")]
+use super::bytes::TokenBytes;
 use crate::engine::EngineError;
 
 /// Opens a turn.
-pub(super) const TURN_START: &str = "<|im_start|>";
+pub(in crate::engine) const TURN_START: &str = "<|im_start|>";
 /// Closes a turn.
-pub(super) const TURN_END: &str = "<|im_end|>";
+pub(in crate::engine) const TURN_END: &str = "<|im_end|>";
 /// One picture, as Qwen3-VL's template writes it. mistralrs widens the middle token to one per merged patch.
-pub(super) const PICTURE: &str = "<|vision_start|><|image_pad|><|vision_end|>";
+pub(in crate::engine) const PICTURE: &str = "<|vision_start|><|image_pad|><|vision_end|>";
 
 /// Not in every tokenizer, but mistralrs adds or rewrites them: `<|placeholder|>` becomes an image token by plain text
 /// replacement.
@@ -22,18 +24,18 @@ const ALWAYS_BROKEN: [&str; 3] = ["<|image_pad|>", "<|video_pad|>", "<|placehold
 
 /// How often each structural token occurs in a prompt of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Structure {
+pub(in crate::engine) struct Structure {
     /// Turn openings.
-    pub(super) starts: usize,
+    pub(in crate::engine) starts: usize,
     /// Turn ends.
-    pub(super) ends: usize,
+    pub(in crate::engine) ends: usize,
     /// Pictures.
-    pub(super) pictures: usize,
+    pub(in crate::engine) pictures: usize,
 }
 
 /// A checkpoint's tokenizer.
 #[derive(Debug)]
-pub(super) struct Vocabulary {
+pub(in crate::engine) struct Vocabulary {
     tokenizer: Tokenizer,
     /// Texts that must not survive in what somebody typed.
     special: Vec<String>,
@@ -43,13 +45,15 @@ pub(super) struct Vocabulary {
     longest: usize,
 }
 
-#[derive(Debug)]
-struct Structural {
-    turn_start: u32,
-    turn_end: u32,
-    vision_start: u32,
-    image_pad: u32,
-    vision_end: u32,
+/// Numbers of the tokens that a conversation is built with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::engine) struct Structural {
+    pub(in crate::engine) turn_start: u32,
+    pub(in crate::engine) turn_end: u32,
+    pub(in crate::engine) vision_start: u32,
+    /// One for each merged patch of a picture.
+    pub(in crate::engine) image_pad: u32,
+    pub(in crate::engine) vision_end: u32,
 }
 
 impl Vocabulary {
@@ -57,7 +61,7 @@ impl Vocabulary {
     ///
     /// # Errors
     /// [`EngineError::Load`] when it can't be read, is no tokenizer, or lacks Qwen3-VL's structural tokens.
-    pub(super) fn load(file: &Path) -> Result<Self, EngineError> {
+    pub(in crate::engine) fn load(file: &Path) -> Result<Self, EngineError> {
         let bytes =
             std::fs::read(file).map_err(|error| EngineError::Load(format!("tokenizer.json can't be read: {error}")))?;
         let tokenizer = Tokenizer::from_bytes(bytes)
@@ -91,22 +95,23 @@ impl Vocabulary {
 
     /// The fewest tokens a text of so many bytes can have: known without tokenizing it, which takes a second a megabyte and
     /// can't be called off.
-    pub(super) const fn fewest_tokens(&self, bytes: usize) -> usize {
+    pub(in crate::engine) const fn fewest_tokens(&self, bytes: usize) -> usize {
         bytes.div_ceil(self.longest)
     }
 
     /// True when this id is a token.
-    pub(super) fn knows(&self, id: u32) -> bool {
+    #[cfg(feature = "mistralrs")]
+    pub(in crate::engine) fn knows(&self, id: u32) -> bool {
         self.tokenizer.id_to_token(id).is_some()
     }
 
     /// The id that ends a turn.
-    pub(super) const fn turn_end(&self) -> u32 {
+    pub(in crate::engine) const fn turn_end(&self) -> u32 {
         self.structural.turn_end
     }
 
     /// The same text with a space inside every special token, so that it reads the same and means nothing.
-    pub(super) fn clean<'a>(&self, text: &'a str) -> Cow<'a, str> {
+    pub(in crate::engine) fn clean<'a>(&self, text: &'a str) -> Cow<'a, str> {
         if !self.special.iter().any(|token| text.contains(token.as_str())) {
             return Cow::Borrowed(text);
         }
@@ -124,7 +129,8 @@ impl Vocabulary {
     ///
     /// # Errors
     /// [`EngineError::Failed`] when the tokenizer fails.
-    pub(super) fn count(&self, text: &str) -> Result<usize, EngineError> {
+    #[cfg(feature = "mistralrs")]
+    pub(in crate::engine) fn count(&self, text: &str) -> Result<usize, EngineError> {
         self.encode(text, false).map(|ids| ids.len())
     }
 
@@ -133,7 +139,8 @@ impl Vocabulary {
     ///
     /// # Errors
     /// [`EngineError::Invalid`] when there are others.
-    pub(super) fn count_prompt(&self, prompt: &str, expected: Structure) -> Result<usize, EngineError> {
+    #[cfg(any(feature = "mistralrs", test))]
+    pub(in crate::engine) fn count_prompt(&self, prompt: &str, expected: Structure) -> Result<usize, EngineError> {
         let ids = self.encode(prompt, true)?;
         let occurrences = |wanted: u32| ids.iter().filter(|id| **id == wanted).count();
         let found = &self.structural;
@@ -149,6 +156,41 @@ impl Vocabulary {
         Ok(ids.len())
     }
 
+    /// The tokens that a conversation is built with.
+    #[cfg(feature = "native")]
+    pub(in crate::engine) const fn structural(&self) -> Structural {
+        self.structural
+    }
+
+    /// True for tokens that must not come from text.
+    #[cfg(feature = "native")]
+    pub(in crate::engine) fn is_special(&self, id: u32) -> bool {
+        self.special_ids.contains(&id)
+    }
+
+    /// What each token adds to a text.
+    ///
+    /// # Errors
+    /// [`EngineError::Load`] when the vocabulary is not a byte-level one.
+    #[cfg(feature = "native")]
+    pub(in crate::engine) fn token_bytes(&self) -> Result<TokenBytes, EngineError> {
+        TokenBytes::new(&self.tokenizer)
+    }
+
+    /// Tokens of a text between two structural tokens. Structural tokens are cut out of a prompt before anything else
+    /// happens to it, so what is between them has the same tokens alone as in the whole.
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`] when there is a special token in it: the last line of defence behind [`Self::clean`].
+    #[cfg(feature = "native")]
+    pub(in crate::engine) fn encode_text(&self, text: &str) -> Result<Vec<u32>, EngineError> {
+        let ids = self.encode(text, false)?;
+        if ids.iter().any(|id| self.is_special(*id)) {
+            return Err(EngineError::Invalid("the text holds special tokens of the model".to_owned()));
+        }
+        Ok(ids)
+    }
+
     fn encode(&self, text: &str, whole: bool) -> Result<Vec<u32>, EngineError> {
         self.tokenizer
             .encode_fast(text, whole)
@@ -158,12 +200,26 @@ impl Vocabulary {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(in crate::engine) mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
-    pub(in super::super) fn tiny() -> Vocabulary {
+    impl Vocabulary {
+        /// The text of these tokens by the tokenizer's own rules, special ones left out.
+        #[cfg(feature = "native")]
+        pub(in crate::engine) fn decode(&self, ids: &[u32]) -> String {
+            self.tokenizer.decode(ids, true).expect("decodes")
+        }
+
+        /// The tokens of a whole prompt by the tokenizer's own rules.
+        #[cfg(feature = "native")]
+        pub(in crate::engine) fn encode_whole(&self, prompt: &str) -> Vec<u32> {
+            self.encode(prompt, true).expect("encodes")
+        }
+    }
+
+    pub(in crate::engine) fn tiny() -> Vocabulary {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("model_cards/paravt-tiny");
         Vocabulary::load(&folder.join("tokenizer.json")).expect("the bundled tokenizer")
     }

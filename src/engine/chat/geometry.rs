@@ -8,14 +8,20 @@ const MAX_ASPECT: u32 = 200;
 
 /// Side in pixels of the square that becomes one token: patch size times merge size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Geometry {
+pub(in crate::engine) struct Geometry {
     factor: u32,
 }
 
 impl Geometry {
     /// `None` for 0.
-    pub(super) fn new(factor: u32) -> Option<Self> {
+    pub(in crate::engine) fn new(factor: u32) -> Option<Self> {
         (factor > 0).then_some(Self { factor })
+    }
+
+    /// Pixels on a side of what becomes one token.
+    #[cfg(feature = "native")]
+    pub(in crate::engine) const fn factor(self) -> u32 {
+        self.factor
     }
 
     /// Tokens of one frame.
@@ -23,7 +29,7 @@ impl Geometry {
     /// # Errors
     /// [`EngineError::Invalid`] when its sides are not multiples of the factor (mistralrs would scale it, and panics
     /// below the factor), its sides differ too much, or its pixels do not fill it.
-    pub(super) fn tokens(self, frame: &Frame) -> Result<usize, EngineError> {
+    pub(in crate::engine) fn tokens(self, frame: &Frame) -> Result<usize, EngineError> {
         let (width, height) = (frame.size.width, frame.size.height);
         let factor = self.factor;
         if width == 0 || height == 0 || !width.is_multiple_of(factor) || !height.is_multiple_of(factor) {
@@ -45,14 +51,14 @@ impl Geometry {
 
 /// How long prompts and outputs may be, in tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Limits {
+pub(in crate::engine) struct Limits {
     context: u32,
     prompt: u32,
 }
 
 impl Limits {
     /// Prompt and output together fit `context`; a prompt may also have a bound of its own.
-    pub(super) fn new(context: u32, prompt: Option<u32>) -> Self {
+    pub(in crate::engine) fn new(context: u32, prompt: Option<u32>) -> Self {
         Self { context, prompt: prompt.map_or(context, |prompt| prompt.min(context)) }
     }
 
@@ -60,7 +66,7 @@ impl Limits {
     ///
     /// # Errors
     /// [`EngineError::TooLong`] when it is not.
-    pub(super) fn check_prompt(self, tokens: usize) -> Result<(), EngineError> {
+    pub(in crate::engine) fn check_prompt(self, tokens: usize) -> Result<(), EngineError> {
         let (needed, limit) = (tokens as u64, u64::from(self.prompt));
         if needed > limit { Err(EngineError::TooLong { needed, limit }) } else { Ok(()) }
     }
@@ -70,7 +76,12 @@ impl Limits {
     ///
     /// # Errors
     /// [`EngineError::TooLong`] when the prompt is longer than its bound, or leaves no room at all.
-    pub(super) fn output_room(self, prompt_tokens: usize, padding: usize, asked: u32) -> Result<u32, EngineError> {
+    pub(in crate::engine) fn output_room(
+        self,
+        prompt_tokens: usize,
+        padding: usize,
+        asked: u32,
+    ) -> Result<u32, EngineError> {
         let too_long = |needed, limit| EngineError::TooLong { needed, limit: u64::from(limit) };
         self.check_prompt(prompt_tokens)?;
         let padded = (prompt_tokens + padding) as u64;
