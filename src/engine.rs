@@ -2,6 +2,8 @@
 //!
 //! This room knows nothing of HTTP requests to us, of video files, of prompts, tools or episodes.
 
+#[cfg(any(feature = "native", feature = "mistralrs"))]
+mod chat;
 #[expect(
     clippy::module_inception,
     reason = "the trait's file carries the trait's name, as the architecture lays it out"
@@ -11,13 +13,15 @@ mod error;
 mod gang;
 #[cfg(feature = "mistralrs")]
 pub mod mistralrs;
+#[cfg(feature = "native")]
+pub mod native;
 pub mod remote;
 pub mod scripted;
 mod stop;
 
 pub use engine::{
-    Batching, Engine, EngineInfo, EngineLoad, FinishReason, GenerateRequest, Generated, Sampling, SessionKey, Speaker,
-    Supported, TokenEvent, TokenStream,
+    Batching, Constraint, Engine, EngineInfo, EngineLoad, FinishReason, GenerateRequest, Generated, Grammar, Sampling,
+    SessionKey, Speaker, Supported, TokenAlternative, TokenEvent, TokenInfo, TokenStream,
 };
 pub use error::EngineError;
 pub use gang::{Gang, Seat};

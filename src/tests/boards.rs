@@ -2,13 +2,14 @@
 //! transformers gave (greedy; `fixtures/boards/boards.json`). And the measurements for `load_tests/RESULTS.md`.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use async_trait::async_trait;
 use futures::StreamExt;
 use paravt::agent::{AskOptions, Outcome, WindowStatus};
 use paravt::config::{AgentConfig, Dispatch};
+#[cfg(feature = "mistralrs")]
 use paravt::engine::mistralrs::{MistralRs, MistralRsOptions};
+use paravt::engine::native::{Native, NativeOptions};
 use paravt::engine::scripted::{Reply, ScriptedEngine};
 use paravt::engine::{Engine, EngineError, EngineInfo, EngineLoad, GenerateRequest, Speaker, TokenStream};
 use paravt::media::SourceRequest;
@@ -35,7 +36,13 @@ fn boards() -> Vec<Board> {
     serde_json::from_str(include_str!("fixtures/boards/boards.json")).expect("fixture")
 }
 
-async fn engine(options: MistralRsOptions) -> Arc<MistralRs> {
+async fn native() -> Arc<dyn Engine> {
+    let checkpoint = root("model_cards/paravt-tiny");
+    Arc::new(Native::load(&checkpoint, NativeOptions::default()).await.expect("the bundled checkpoint loads"))
+}
+
+#[cfg(feature = "mistralrs")]
+async fn mistralrs(options: MistralRsOptions) -> Arc<dyn Engine> {
     Arc::new(MistralRs::load(&root("model_cards/paravt-tiny"), options).await.expect("the bundled checkpoint loads"))
 }
 
@@ -46,7 +53,18 @@ fn windows(outcome: &Outcome) -> Vec<(f64, f64)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn thirty_boards_are_answered_as_well_as_by_the_reference() {
-    let agent = agent_with(engine(MistralRsOptions::default()).await, AgentConfig::default());
+    thirty_boards(native().await).await;
+}
+
+#[cfg(feature = "mistralrs")]
+#[tokio::test(flavor = "multi_thread")]
+async fn mistralrs_answers_thirty_boards_as_well_as_the_reference() {
+    thirty_boards(mistralrs(MistralRsOptions::default()).await).await;
+}
+
+#[expect(clippy::print_stdout, reason = "the tally, for who compares engines")]
+async fn thirty_boards(engine: Arc<dyn Engine>) {
+    let agent = agent_with(engine, AgentConfig::default());
     let answered = futures::stream::iter(boards()).map(|board| {
         let agent = agent.clone();
         async move {
@@ -77,7 +95,7 @@ async fn thirty_boards_are_answered_as_well_as_by_the_reference() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_demonstration_is_answered_and_its_windows_overlap_in_the_trace() {
-    let agent = agent_with(engine(MistralRsOptions::default()).await, AgentConfig::default());
+    let agent = agent_with(native().await, AgentConfig::default());
     let question = "Which shapes appear while the border is lit? List them in order.";
     let outcome = story(&agent, ask(question)).await.1.expect("an answer");
     assert_eq!(outcome.answer, "purple square, orange circle, green circle");
@@ -87,7 +105,7 @@ async fn the_demonstration_is_answered_and_its_windows_overlap_in_the_trace() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dropping_an_episode_on_real_weights_leaves_the_engine_idle() {
-    let engine = engine(MistralRsOptions::default()).await;
+    let engine = native().await;
     let agent = agent_with(engine.clone(), AgentConfig::default());
     let mut stream = agent.ask(ask("Which shapes appear while the border is lit? List them in order."));
     while engine.load().running == 0 {
@@ -102,7 +120,7 @@ async fn dropping_an_episode_on_real_weights_leaves_the_engine_idle() {
 #[derive(Debug)]
 struct Split {
     main: ScriptedEngine,
-    sub: Arc<MistralRs>,
+    sub: Arc<dyn Engine>,
 }
 
 #[async_trait]
@@ -151,7 +169,7 @@ fn count_calls(turn: &paravt::types::Turn) -> usize {
 
 /// Median wall time in milliseconds of these windows, from the first call to the last summary, their frames already decoded.
 /// Each window has its length in seconds and the frames it must have.
-async fn median_ms(engine: &Arc<MistralRs>, windows: &[(u32, u32, usize)], dispatch: Dispatch) -> f64 {
+async fn median_ms(engine: &Arc<dyn Engine>, windows: &[(u32, u32, usize)], dispatch: Dispatch) -> f64 {
     let calls = windows.iter().map(|(start, end, _)| (*start, *end)).collect();
     let split = Split { main: caller(calls), sub: engine.clone() };
     let agent = agent_with(Arc::new(split), AgentConfig { align_bursts: false, ..AgentConfig::default() });
@@ -182,7 +200,12 @@ async fn dispatch_timing() {
     // As a burst comes out of alignment, and as it would be without: one frame a second.
     let equal = [(20, 60, 16), (80, 120, 16), (160, 200, 16), (240, 280, 16)];
     let unequal = [(20, 60, 16), (80, 92, 12), (160, 168, 8), (240, 244, 4)];
+    #[cfg(feature = "mistralrs")]
     let one = MistralRsOptions { copies: Some(1), ..MistralRsOptions::default() };
+    let engines: Vec<(&str, Arc<dyn Engine>)> = vec![("native", native().await)];
+    #[cfg(feature = "mistralrs")]
+    let mut engines = engines;
+    #[cfg(feature = "mistralrs")]
     let configurations = [
         ("4 copies (default on the CPU)", MistralRsOptions { copies: Some(4), ..one }),
         ("2 copies", MistralRsOptions { copies: Some(2), ..one }),
@@ -192,10 +215,11 @@ async fn dispatch_timing() {
     println!(
         "| engine | windows | K | parallel ms | sequential ms | sequential / parallel |\n| --- | --- | --- | --- | --- | --- |"
     );
+    #[cfg(feature = "mistralrs")]
     for (name, options) in configurations {
-        let began = Instant::now();
-        let engine = engine(options).await;
-        eprintln!("{name}: loaded in {:.2} s", began.elapsed().as_secs_f64());
+        engines.push((name, mistralrs(options).await));
+    }
+    for (name, engine) in engines {
         for (kind, windows) in [("equal", equal), ("unequal", unequal)] {
             for k in [1, 2, 4] {
                 let parallel = median_ms(&engine, &windows[..k], Dispatch::Parallel).await;

@@ -1,36 +1,16 @@
 //! The embedded engine on the bundled checkpoint: every trap of mistralrs that we step around, on real weights.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-use super::support::idle;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::join_all;
 use paravt::engine::mistralrs::{MistralRs, MistralRsOptions};
 use paravt::engine::{
-    Batching, Engine, EngineError, EngineLoad, FinishReason, Gang, GenerateRequest, Generated, Sampling, Seat,
-    SessionKey, Speaker, TokenEvent, TokenStream,
+    Batching, Engine, EngineError, EngineLoad, FinishReason, Gang, GenerateRequest, Generated, Seat, TokenEvent,
 };
 use paravt::types::{Frame, FrameSize, MediaTime, Part, Role, Turn};
 
-const SIZE: FrameSize = FrameSize { width: 64, height: 64 };
-/// What transformers writes for the board, greedy.
-const TURN: &str = "<think>\nThe border is lit at 20.0, 40.0, 60.0 and at 160.0, 180.0 and at 260.0, 280.0, 300.0.\n\
-</think>\n\
-<tool_call>\n{\"name\": \"crop_video\", \"arguments\": {\"video_path\": \"video.mp4\", \"start_time\": 20.0, \"end_time\": 60.0}}\n</tool_call>\n\
-<tool_call>\n{\"name\": \"crop_video\", \"arguments\": {\"video_path\": \"video.mp4\", \"start_time\": 160.0, \"end_time\": 180.0}}\n</tool_call>\n\
-<tool_call>\n{\"name\": \"crop_video\", \"arguments\": {\"video_path\": \"video.mp4\", \"start_time\": 260.0, \"end_time\": 300.0}}\n</tool_call>";
-const WINDOWS: [(u32, u32, &str); 3] =
-    [(20, 60, "A red cross appears."), (160, 180, "A red square appears."), (260, 300, "A green circle appears.")];
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-fn checkpoint() -> PathBuf {
-    root().join("model_cards/paravt-tiny")
-}
+use super::support::board::{TURN, WINDOWS, board, checkpoint, overview, read, request, user, window};
+use super::support::idle;
 
 async fn engine() -> MistralRs {
     MistralRs::load(&checkpoint(), MistralRsOptions::default()).await.expect("the bundled checkpoint loads")
@@ -42,91 +22,8 @@ async fn batching() -> MistralRs {
     MistralRs::load(&checkpoint(), options).await.expect("the bundled checkpoint loads")
 }
 
-/// All 1501 frames of the board as the model sees them, five a second.
-fn board() -> Vec<Frame> {
-    let output = Command::new("ffmpeg")
-        .args(["-v", "error", "-i"])
-        .arg(root().join("src/tests/fixtures/boards/board_02.mp4"))
-        .args([
-            "-vf",
-            "scale=64:64:flags=bicubic",
-            "-fps_mode",
-            "passthrough",
-            "-f",
-            "rawvideo",
-            "-pix_fmt",
-            "rgb24",
-            "-",
-        ])
-        .output()
-        .expect("ffmpeg runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let rgb = Bytes::from(output.stdout);
-    let bytes = (3 * SIZE.width * SIZE.height) as usize;
-    (0..rgb.len() / bytes)
-        .map(|number| Frame { time: None, size: SIZE, rgb: rgb.slice(number * bytes..(number + 1) * bytes) })
-        .collect()
-}
-
-fn user(parts: Vec<Part>) -> Turn {
-    Turn { role: Role::User, parts }
-}
-
-fn overview(board: &[Frame], question: &str) -> Vec<Turn> {
-    let mut parts = Vec::new();
-    for number in (0..board.len()).step_by(100) {
-        parts.push(Part::Text(format!("<{:.1} seconds>", number as f64 / 5.0)));
-        parts.push(Part::Frame(board[number].clone()));
-    }
-    parts.push(Part::Text(format!("{question} The video path for this video is: video.mp4")));
-    vec![Turn::text(Role::System, super::support::tiny_card().prompts.system), user(parts)]
-}
-
-/// `count` frames from `start` to `end` seconds, evenly, and what a sub-agent is asked.
-fn window(board: &[Frame], start: u32, end: u32, count: usize) -> Vec<Turn> {
-    let (first, last) = (5 * start as usize, (5 * end as usize).min(board.len() - 1));
-    let chosen = |number: usize| {
-        let exact = first as f64 + (last - first) as f64 * number as f64 / (count - 1) as f64;
-        board[exact.round_ties_even() as usize].clone()
-    };
-    let clock = |seconds: u32| format!("{:02}:{:02}", seconds / 60, seconds % 60);
-    let prompt =
-        super::support::tiny_card().prompts.sub_agent.replace("{start}", &clock(start)).replace("{end}", &clock(end));
-    let mut parts: Vec<Part> = (0..count).map(|number| Part::Frame(chosen(number))).collect();
-    parts.push(Part::Text(prompt));
-    vec![user(parts)]
-}
-
-fn greedy(max_tokens: u32) -> Sampling {
-    Sampling { temperature: Some(0.0), max_tokens, ..Sampling::default() }
-}
-
-fn request(turns: Vec<Turn>, max_tokens: u32) -> GenerateRequest {
-    GenerateRequest {
-        turns,
-        prefix: String::new(),
-        sampling: greedy(max_tokens),
-        session: SessionKey("test".into()),
-        speaker: Speaker::Sub,
-        seat: None,
-    }
-}
-
 fn seated(turns: Vec<Turn>, seat: Seat) -> GenerateRequest {
     GenerateRequest { seat: Some(seat), ..request(turns, 60) }
-}
-
-/// The whole text and how it ended.
-async fn read(mut stream: TokenStream) -> Result<(String, Generated), EngineError> {
-    let mut text = String::new();
-    while let Some(event) = stream.next().await {
-        match event? {
-            TokenEvent::Started { .. } => {}
-            TokenEvent::Text(more) => text.push_str(&more),
-            TokenEvent::Finished(generated) => return Ok((text, generated)),
-        }
-    }
-    panic!("the stream ended without an end");
 }
 
 async fn ask(engine: &MistralRs, request: GenerateRequest) -> Result<(String, Generated), EngineError> {

@@ -7,12 +7,16 @@
 mod agent;
 mod api;
 mod architecture;
-#[cfg(feature = "mistralrs")]
+#[cfg(feature = "native")]
 mod boards;
 mod cli;
 mod media;
 #[cfg(feature = "mistralrs")]
 mod mistralrs;
+#[cfg(feature = "native")]
+mod model;
+#[cfg(feature = "native")]
+mod native;
 mod openapi;
 mod remote;
 mod support;

@@ -35,6 +35,7 @@ fn request(speaker: Speaker) -> GenerateRequest {
         session: SessionKey("episode".into()),
         speaker,
         seat: None,
+        deadline: None,
     }
 }
 
@@ -49,6 +50,7 @@ async fn read(mut stream: TokenStream) -> (String, Result<Generated, EngineError
                 assert!(started && !more.is_empty());
                 text.push_str(&more);
             }
+            Ok(TokenEvent::Tokens(_)) => {}
             Ok(TokenEvent::Finished(generated)) => {
                 assert!(stream.next().await.is_none(), "nothing after the end");
                 return (text, Ok(generated));

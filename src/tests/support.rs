@@ -1,5 +1,8 @@
 //! What several tests share.
 
+#[cfg(any(feature = "native", feature = "mistralrs"))]
+pub(crate) mod board;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -64,7 +67,7 @@ pub(crate) async fn story(agent: &Agent, request: AskRequest) -> (Vec<AgentEvent
 }
 
 /// Waits until the embedded engine does nothing, and not for ever.
-#[cfg(feature = "mistralrs")]
+#[cfg(any(feature = "native", feature = "mistralrs"))]
 pub(crate) async fn idle(engine: &dyn Engine) {
     let idle = async {
         while engine.load() != paravt::engine::EngineLoad::default() {

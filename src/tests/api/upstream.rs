@@ -27,12 +27,13 @@ async fn heard(said: &'static str, prefix: &str) -> (String, FinishReason, Arc<S
         session: SessionKey("episode".into()),
         speaker: Speaker::Main,
         seat: None,
+        deadline: None,
     };
     let mut stream = remote.expect("valid").generate(request).await.expect("accepted");
     let mut text = String::new();
     while let Some(event) = stream.next().await {
         match event.expect("no error") {
-            TokenEvent::Started { .. } => {}
+            TokenEvent::Started { .. } | TokenEvent::Tokens(_) => {}
             TokenEvent::Text(more) => text.push_str(&more),
             TokenEvent::Finished(end) => return (text, end.reason, engine),
         }

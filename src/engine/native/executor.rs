@@ -1,0 +1,218 @@
+//! Runs the scheduler's batches through the model: positions, pictures, keys and values in; logits out.
+//!
+//! Owns the model, the memory for keys and values, and the vision cache. Knows nothing of requests, of sampling, or of why a
+//! batch is as it is.
+
+use std::collections::HashMap;
+
+use candle_core::{Device, Tensor};
+
+use super::attention::{BLOCK, CpuCache, Segment};
+use super::batch::{Batch, SequenceId};
+use super::device_attention::DeviceCache;
+use super::prompt::Picture;
+use super::vision_cache::VisionCache;
+use crate::model::{
+    Attend, Grid, ModelError, Positions, Qwen3Vl, Span, TextInput, VisionFeatures, VisionRows, positions,
+};
+
+/// What running a sequence needs to know of its prompt.
+#[derive(Debug)]
+pub(super) struct Reading {
+    positions: Positions,
+    pictures: Vec<Picture>,
+}
+
+impl Reading {
+    /// For a prompt of so many tokens.
+    ///
+    /// # Errors
+    /// [`ModelError::Input`] when its pictures are not the model's.
+    pub(super) fn new(model: &Facts, tokens: usize, pictures: Vec<Picture>) -> Result<Self, ModelError> {
+        let (mut spans, mut at) = (Vec::with_capacity(2 * pictures.len() + 1), 0);
+        for picture in &pictures {
+            let patches = |tokens| tokens * model.merge;
+            spans.push(Span::Text(picture.start.saturating_sub(at)));
+            spans.push(Span::Vision(Grid { t: 1, h: patches(picture.rows), w: patches(picture.columns) }));
+            at = picture.start + picture.tokens();
+        }
+        spans.push(Span::Text(tokens.saturating_sub(at)));
+        let positions = positions(&spans, model.merge, 0)?;
+        if positions.tokens.len() != tokens {
+            return Err(ModelError::Input("pictures do not fit the prompt".to_owned()));
+        }
+        Ok(Self { positions, pictures })
+    }
+
+    /// Where the token at an index of the sequence stands. Behind the prompt there is only text.
+    fn position(&self, index: usize) -> [u32; 3] {
+        self.positions.tokens.get(index).copied().unwrap_or_else(|| {
+            let written = u32::try_from(index - self.positions.tokens.len()).unwrap_or(u32::MAX);
+            [self.positions.next.saturating_add(written); 3]
+        })
+    }
+}
+
+/// What must be known of a model to prepare prompts for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Facts {
+    /// Side in patches of what becomes one token.
+    pub(super) merge: usize,
+    /// Logits in a row.
+    pub(super) vocab_size: usize,
+    layers: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    token_side: usize,
+    deepstack: usize,
+    hidden_size: usize,
+}
+
+impl Facts {
+    /// A model's.
+    pub(super) fn of(model: &Qwen3Vl) -> Self {
+        let config = model.config();
+        Self {
+            merge: model.processor().merge_size,
+            vocab_size: config.text.vocab_size,
+            layers: config.text.layers,
+            kv_heads: config.text.kv_heads,
+            head_dim: config.text.head_dim,
+            token_side: model.token_side(),
+            deepstack: config.vision.deepstack.len(),
+            hidden_size: config.text.hidden_size,
+        }
+    }
+
+    /// Bytes of one block of keys and values, all layers, on a device that computes in numbers of so many bytes.
+    pub(super) const fn block_bytes(&self, number_bytes: usize) -> usize {
+        2 * self.layers * self.kv_heads * self.head_dim * BLOCK * number_bytes
+    }
+}
+
+/// Keys and values where the model runs.
+#[derive(Debug)]
+enum Cache {
+    Cpu(CpuCache),
+    Device(DeviceCache),
+}
+
+/// See the module's header.
+#[derive(Debug)]
+pub(super) struct Executor {
+    model: Qwen3Vl,
+    cache: Cache,
+    vision: VisionCache,
+}
+
+impl Executor {
+    /// A model with room for so many blocks and so many bytes of encoded pictures.
+    ///
+    /// # Errors
+    /// When the device has not so much memory.
+    pub(super) fn new(model: Qwen3Vl, blocks: usize, vision_bytes: usize) -> Result<Self, ModelError> {
+        let Facts { layers, kv_heads, head_dim, .. } = Facts::of(&model);
+        let cache = match model.device() {
+            Device::Cpu => Cache::Cpu(CpuCache::new(layers, blocks, kv_heads, head_dim)),
+            device => Cache::Device(DeviceCache::new(layers, blocks, (kv_heads, head_dim), model.dtype(), device)?),
+        };
+        Ok(Self { model, cache, vision: VisionCache::new(vision_bytes) })
+    }
+
+    /// Other weights of the same shape take over. Keys and values of the old ones must not be read any more.
+    ///
+    /// # Errors
+    /// [`ModelError::Options`] when the shapes or the devices differ.
+    pub(super) fn swap(&mut self, model: Qwen3Vl) -> Result<(), ModelError> {
+        let same = Facts::of(&model) == Facts::of(&self.model)
+            && model.dtype() == self.model.dtype()
+            && model.device().same_device(self.model.device());
+        if !same {
+            return Err(ModelError::Options(
+                "the new checkpoint is of another shape than the one that runs".to_owned(),
+            ));
+        }
+        self.model = model;
+        self.vision.clear();
+        Ok(())
+    }
+
+    /// Computes a batch. Gives `[outputs, vocab]`, the rows in the batch's order. `reading` knows every sequence of it.
+    ///
+    /// # Errors
+    /// [`ModelError`].
+    pub(super) fn run<'a>(
+        &mut self,
+        batch: &Batch,
+        reading: impl Fn(SequenceId) -> Option<&'a Reading>,
+    ) -> Result<Tensor, ModelError> {
+        let readings = batch.rows.iter().map(|row| reading(row.id)).collect::<Option<Vec<_>>>();
+        let readings = readings.ok_or_else(|| ModelError::Input("a sequence without a prompt".to_owned()))?;
+        let features = self.features(batch, &readings)?;
+        let (mut positions, mut outputs) = (Vec::with_capacity(batch.tokens.len()), Vec::new());
+        let (mut segments, mut vision) = (Vec::with_capacity(batch.rows.len()), Vec::new());
+        for (row, reading) in batch.rows.iter().zip(&readings) {
+            positions.extend((row.first..).take(row.tokens.len()).map(|index| reading.position(index)));
+            outputs.extend(narrow(row.tokens.end - row.outputs)?..narrow(row.tokens.end)?);
+            let blocks = &batch.blocks[row.blocks.clone()];
+            segments.push(Segment { rows: row.tokens.clone(), past: row.first, blocks });
+        }
+        for (rows, features) in batch.pictures.iter().zip(&features) {
+            let offset = narrow(rows.offset)?;
+            let rows_of_it = offset..offset + narrow(rows.tokens.len())?;
+            vision.push(VisionRows { first: narrow(rows.tokens.start)?, features, rows: rows_of_it });
+        }
+        let input = TextInput { tokens: &batch.tokens, positions: &positions, vision: &vision, outputs: &outputs };
+        let (mut cpu, mut device);
+        let attend: &mut dyn Attend = match &mut self.cache {
+            Cache::Cpu(cache) => {
+                cpu = cache.pass(&segments);
+                &mut cpu
+            }
+            Cache::Device(cache) => {
+                device = cache.pass(&segments);
+                &mut device
+            }
+        };
+        self.model.forward(&input, attend)
+    }
+
+    /// Features for each entry of the batch's pictures. What is not cached is encoded, all of it in one pass.
+    fn features(&mut self, batch: &Batch, readings: &[&Reading]) -> Result<Vec<VisionFeatures>, ModelError> {
+        let mut needed = Vec::with_capacity(batch.pictures.len());
+        for (row, reading) in batch.rows.iter().zip(readings) {
+            for rows in &batch.pictures[row.pictures.clone()] {
+                let picture = reading.pictures.get(rows.picture);
+                needed.push(picture.ok_or_else(|| ModelError::Input("a picture that is not there".to_owned()))?);
+            }
+        }
+        let mut known = HashMap::new();
+        let (mut hashes, mut patches) = (Vec::new(), Vec::new());
+        for picture in &needed {
+            if known.contains_key(&picture.hash) || hashes.contains(&picture.hash) {
+                continue;
+            }
+            match self.vision.get(&picture.hash) {
+                Some(features) => {
+                    known.insert(picture.hash, features);
+                }
+                None => {
+                    hashes.push(picture.hash);
+                    patches.push(self.model.image(&picture.frame)?);
+                }
+            }
+        }
+        if !patches.is_empty() {
+            for (hash, features) in hashes.into_iter().zip(self.model.encode(&patches)?) {
+                self.vision.insert(hash, features.clone());
+                known.insert(hash, features);
+            }
+        }
+        let found = needed.iter().map(|picture| known.get(&picture.hash).cloned()).collect::<Option<Vec<_>>>();
+        found.ok_or_else(|| ModelError::Input("a picture was not encoded".to_owned()))
+    }
+}
+
+fn narrow(number: usize) -> Result<u32, ModelError> {
+    u32::try_from(number).map_err(|_| ModelError::Input("a batch beyond 32 bits".to_owned()))
+}

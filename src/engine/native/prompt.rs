@@ -1,0 +1,242 @@
+//! From a conversation to the tokens the model reads: ids, and where its pictures are.
+//!
+//! A prompt is text between structural tokens, and these cut it into segments that are tokenized apart. So a segment that
+//! was seen before needs no tokenizing again, and a turn that the model wrote itself keeps the very tokens it was written
+//! with: their keys and values are still there, while the same text may have other tokens. Knows nothing of scheduling, of
+//! how keys and values are kept, or of the network.
+
+mod recent;
+mod segments;
+mod spoken;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rayon::prelude::*;
+use sha2::{Digest as _, Sha256};
+
+use recent::Recent;
+use segments::{Segment, segments};
+use spoken::Spoken;
+
+use crate::engine::chat::bytes::TokenBytes;
+use crate::engine::chat::geometry::{Geometry, Limits};
+use crate::engine::chat::prompt::{Rendered, render};
+use crate::engine::chat::vocabulary::{Structure, Vocabulary};
+use crate::engine::{EngineError, SessionKey};
+use crate::types::{Frame, Part, Turn};
+
+/// Segments below this many bytes are tokenized faster than looked up.
+const SHORTEST_REMEMBERED: usize = 48;
+
+/// Writes prompts for one model.
+#[derive(Debug)]
+pub(super) struct Prompts {
+    vocabulary: Arc<Vocabulary>,
+    tokens: Arc<TokenBytes>,
+    geometry: Geometry,
+    limits: Limits,
+    /// Tokens of segments.
+    tokenized: Mutex<Recent<Box<str>, Arc<[u32]>>>,
+    /// What the model wrote in each session, in order.
+    sessions: Mutex<Recent<SessionKey, Vec<Arc<Spoken>>>>,
+}
+
+/// A prompt, ready to be read.
+#[derive(Debug)]
+pub(super) struct TokenizedPrompt {
+    /// All of it, a token for each merged patch of a picture.
+    pub(super) ids: Vec<u32>,
+    /// Its pictures, in order.
+    pub(super) pictures: Vec<Picture>,
+    /// The most tokens that may be written after it.
+    pub(super) room: u32,
+    /// To be given back with what was written.
+    pub(super) opening: Opening,
+}
+
+/// A picture's place in a prompt.
+#[derive(Debug)]
+pub(super) struct Picture {
+    /// Index of its first token.
+    pub(super) start: usize,
+    /// Its tokens, one for each merged patch: this many rows of so many.
+    pub(super) rows: usize,
+    /// See [`Self::rows`].
+    pub(super) columns: usize,
+    /// SHA-256 over its size and pixels.
+    pub(super) hash: [u8; 32],
+    /// Its pixels.
+    pub(super) frame: Frame,
+}
+
+impl Picture {
+    /// How many tokens it has.
+    pub(super) const fn tokens(&self) -> usize {
+        self.rows * self.columns
+    }
+}
+
+/// The turn that a prompt opens, and those that the model wrote before it.
+#[derive(Debug)]
+pub(super) struct Opening {
+    earlier: Vec<Arc<Spoken>>,
+    /// Which segment of the prompt the turn is.
+    segment: usize,
+    text: String,
+    ids: Vec<u32>,
+}
+
+impl Prompts {
+    /// For a model. What is remembered takes at most `most_bytes`.
+    pub(super) fn new(
+        vocabulary: Arc<Vocabulary>,
+        tokens: Arc<TokenBytes>,
+        geometry: Geometry,
+        limits: Limits,
+        most_bytes: usize,
+    ) -> Self {
+        let half = || most_bytes / 2;
+        Self {
+            vocabulary,
+            tokens,
+            geometry,
+            limits,
+            tokenized: Mutex::new(Recent::new(half())),
+            sessions: Mutex::new(Recent::new(half())),
+        }
+    }
+
+    /// Writes a prompt after which at most `asked` tokens are wanted. With a session, turns that the model wrote in it keep
+    /// their tokens. Takes a second a megabyte of new text: not for an async thread.
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`] for an empty conversation, an unfit frame, or text that holds special tokens;
+    /// [`EngineError::TooLong`] when it does not fit the model.
+    pub(super) fn write(
+        &self,
+        turns: Vec<Turn>,
+        prefix: &str,
+        asked: u32,
+        session: Option<&SessionKey>,
+    ) -> Result<TokenizedPrompt, EngineError> {
+        let bytes = turns.iter().map(text_bytes).sum::<usize>() + prefix.len();
+        self.limits.check_prompt(self.vocabulary.fewest_tokens(bytes))?;
+        let Rendered { prompt, frames, structure } = render(turns, prefix, &self.vocabulary)?;
+        let grids = frames.iter().map(|frame| self.grid(frame)).collect::<Result<Vec<_>, _>>()?;
+        // Before anything is made of it: pictures may be many and large.
+        let patches: usize = grids.iter().map(|(rows, columns)| rows * columns).sum();
+        self.limits.check_prompt(patches)?;
+
+        let spoken = session.and_then(|session| lock(&self.sessions).get(session).cloned()).unwrap_or_default();
+        let mut written =
+            Written { ids: Vec::new(), starts: Vec::new(), found: Structure { starts: 0, ends: 0, pictures: 0 } };
+        let mut earlier = Vec::new();
+        let (text, ids) = (prompt.text(), self.vocabulary.structural());
+        let mut last = (0, "", 0);
+        let mut sizes = grids.iter().map(|(rows, columns)| rows * columns);
+        for (number, segment) in segments(&text).enumerate() {
+            match segment {
+                Segment::TurnStart => written.structural(ids.turn_start, |found| &mut found.starts),
+                Segment::TurnEnd => written.structural(ids.turn_end, |found| &mut found.ends),
+                Segment::Picture => {
+                    written.ids.push(ids.vision_start);
+                    written.starts.push(written.ids.len());
+                    written.ids.extend(std::iter::repeat_n(ids.image_pad, sizes.next().unwrap_or_default()));
+                    written.structural(ids.vision_end, |found| &mut found.pictures);
+                }
+                Segment::Text(text) => {
+                    last = (number, text, written.ids.len());
+                    let known = spoken.iter().find(|spoken| spoken.segment() == number);
+                    let (kept, rest) = known.map_or((&[][..], text), |spoken| spoken.begin(text));
+                    if !kept.is_empty() {
+                        earlier.extend(known.map(Arc::clone));
+                    }
+                    written.ids.extend_from_slice(kept);
+                    self.tokenize(rest, &mut written.ids)?;
+                }
+            }
+        }
+        if written.found != structure || written.starts.len() != frames.len() {
+            return Err(EngineError::Invalid("the text holds special tokens of the model".to_owned()));
+        }
+        let room = self.limits.output_room(written.ids.len(), 0, asked)?;
+
+        let (segment, text, start) = last;
+        earlier.retain(|spoken| spoken.segment() < segment);
+        let opening = Opening { earlier, segment, text: text.to_owned(), ids: written.ids[start..].to_vec() };
+        // Hashing reads every pixel: the larger part of the work for a long video.
+        let hashes: Vec<[u8; 32]> = frames.par_iter().map(content_hash).collect();
+        let pictures = frames.into_iter().zip(hashes).zip(grids).zip(written.starts);
+        let pictures =
+            pictures.map(|(((frame, hash), (rows, columns)), start)| Picture { start, rows, columns, hash, frame });
+        Ok(TokenizedPrompt { ids: written.ids, pictures: pictures.collect(), room, opening })
+    }
+
+    /// Keeps what was written after a prompt, for the session's next one.
+    pub(super) fn remember(&self, session: &SessionKey, opening: Opening, generated: &[u32]) {
+        let Opening { mut earlier, segment, text, ids } = opening;
+        let special = |id: &u32| self.vocabulary.is_special(*id) || self.tokens.is_special(*id);
+        // A special token has no text to be found again by.
+        let generated = generated.iter().take_while(|id| !special(id));
+        earlier.push(Arc::new(Spoken::new(segment, text, ids, generated.map(|id| (*id, self.tokens.text(*id))))));
+        let bytes = earlier.iter().map(|spoken| spoken.bytes()).sum::<usize>() + session.0.len();
+        lock(&self.sessions).insert(session.clone(), earlier, bytes);
+    }
+
+    fn grid(&self, frame: &Frame) -> Result<(usize, usize), EngineError> {
+        let tokens = self.geometry.tokens(frame)?;
+        // The frame's pixels are there, so its sides are small numbers.
+        let columns = (frame.size.width / self.geometry.factor()) as usize;
+        Ok((tokens / columns, columns))
+    }
+
+    /// Appends a text's tokens.
+    fn tokenize(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), EngineError> {
+        if text.len() < SHORTEST_REMEMBERED {
+            ids.extend(self.vocabulary.encode_text(text)?);
+            return Ok(());
+        }
+        let known = lock(&self.tokenized).get(text).cloned();
+        if let Some(known) = known {
+            ids.extend_from_slice(&known);
+            return Ok(());
+        }
+        let tokens: Arc<[u32]> = self.vocabulary.encode_text(text)?.into();
+        ids.extend_from_slice(&tokens);
+        lock(&self.tokenized).insert(text.into(), Arc::clone(&tokens), text.len() + 4 * tokens.len());
+        Ok(())
+    }
+}
+
+struct Written {
+    ids: Vec<u32>,
+    /// First tokens of pictures.
+    starts: Vec<usize>,
+    found: Structure,
+}
+
+impl Written {
+    fn structural(&mut self, id: u32, counter: impl Fn(&mut Structure) -> &mut usize) {
+        self.ids.push(id);
+        *counter(&mut self.found) += 1;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn text_bytes(turn: &Turn) -> usize {
+    turn.parts.iter().map(|part| if let Part::Text(text) = part { text.len() } else { 0 }).sum()
+}
+
+fn content_hash(frame: &Frame) -> [u8; 32] {
+    let mut hasher = Sha256::new();
+    hasher.update(frame.size.width.to_le_bytes());
+    hasher.update(frame.size.height.to_le_bytes());
+    hasher.update(&frame.rgb);
+    hasher.finalize().into()
+}
+
+#[cfg(test)]
+mod tests;
