@@ -94,7 +94,8 @@ impl App {
     /// # Errors
     /// [`AppError::Checkpoint`].
     pub async fn checkpoint(&self, bars: bool) -> Result<Option<PathBuf>, AppError> {
-        if self.config.engine.chosen_kind() != EngineKind::Mistralrs || !cfg!(feature = "mistralrs") {
+        let kind = self.config.engine.chosen_kind();
+        if !kind.is_embedded() || !kind.is_built_in() {
             return Ok(None);
         }
         Ok(Some(checkpoint::resolve(&self.card, &self.config.engine, bars).await?))
@@ -121,7 +122,8 @@ impl App {
     async fn engine(&self, checkpoint: Option<&Path>) -> Result<Arc<dyn Engine>, AppError> {
         let config = &self.config.engine;
         match config.chosen_kind() {
-            EngineKind::Mistralrs => embedded(config, checkpoint).await,
+            EngineKind::Native => native(config, needed(checkpoint)).await,
+            EngineKind::Mistralrs => mistralrs(config, needed(checkpoint)).await,
             EngineKind::Remote => Ok(Arc::new(RemoteEngine::new(config, self.card.name.clone())?)),
             EngineKind::Scripted => {
                 let path = config.script.as_deref();
@@ -166,10 +168,41 @@ impl App {
     }
 }
 
+/// The folder that [`App::checkpoint`] found.
+fn needed(checkpoint: Option<&Path>) -> Result<&Path, AppError> {
+    checkpoint.ok_or_else(|| AppError::Setup("an embedded engine needs a checkpoint".to_owned()))
+}
+
+#[cfg(feature = "native")]
+async fn native(config: &EngineConfig, checkpoint: Result<&Path, AppError>) -> Result<Arc<dyn Engine>, AppError> {
+    use crate::config::QuantizationKind;
+    use crate::engine::native::{Native, NativeOptions, Quantization};
+    let mut options = NativeOptions::default();
+    if config.max_queued > 0 {
+        options.max_queued = config.max_queued;
+    }
+    if config.max_prompt_tokens > 0 {
+        options.max_prompt_tokens = Some(config.max_prompt_tokens);
+    }
+    if config.kv_cache_bytes > 0 {
+        options.kv_cache_bytes = usize::try_from(config.kv_cache_bytes)
+            .map_err(|_| AppError::Setup("engine.kv_cache_bytes is more than this machine can address".to_owned()))?;
+    }
+    options.quantization = config.quantization.map(|kind| match kind {
+        QuantizationKind::Q8 => Quantization::Q8_0,
+        QuantizationKind::Q4 => Quantization::Q4K,
+    });
+    Ok(Arc::new(Native::load(checkpoint?, options).await?))
+}
+
+#[cfg(not(feature = "native"))]
+async fn native(_: &EngineConfig, _: Result<&Path, AppError>) -> Result<Arc<dyn Engine>, AppError> {
+    Err(not_built_in(EngineKind::Native))
+}
+
 #[cfg(feature = "mistralrs")]
-async fn embedded(config: &EngineConfig, checkpoint: Option<&Path>) -> Result<Arc<dyn Engine>, AppError> {
+async fn mistralrs(config: &EngineConfig, checkpoint: Result<&Path, AppError>) -> Result<Arc<dyn Engine>, AppError> {
     use crate::engine::mistralrs::{MistralRs, MistralRsOptions};
-    let checkpoint = checkpoint.ok_or_else(|| AppError::Setup("the embedded engine needs a checkpoint".to_owned()))?;
     let mut options = MistralRsOptions::default();
     if config.max_queued > 0 {
         options.max_queued = config.max_queued;
@@ -177,13 +210,18 @@ async fn embedded(config: &EngineConfig, checkpoint: Option<&Path>) -> Result<Ar
     if config.max_prompt_tokens > 0 {
         options.max_prompt_tokens = Some(config.max_prompt_tokens);
     }
-    Ok(Arc::new(MistralRs::load(checkpoint, options).await?))
+    Ok(Arc::new(MistralRs::load(checkpoint?, options).await?))
 }
 
 #[cfg(not(feature = "mistralrs"))]
-async fn embedded(_: &EngineConfig, _: Option<&Path>) -> Result<Arc<dyn Engine>, AppError> {
-    Err(AppError::Setup(
-        "this paravt was built without the feature `mistralrs`: give --upstream URL, or build it with the feature"
-            .to_owned(),
+async fn mistralrs(_: &EngineConfig, _: Result<&Path, AppError>) -> Result<Arc<dyn Engine>, AppError> {
+    Err(not_built_in(EngineKind::Mistralrs))
+}
+
+#[cfg(not(all(feature = "native", feature = "mistralrs")))]
+fn not_built_in(kind: EngineKind) -> AppError {
+    let name = kind.name();
+    AppError::Setup(format!(
+        "this paravt was built without the feature `{name}`: give --upstream URL, or build it with the feature"
     ))
 }

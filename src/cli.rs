@@ -97,7 +97,7 @@ impl Cli {
             Command::Ask(args) => interruptible(ask::run(&args, load(&args.engine)?, environment)).await,
             Command::Demo(args) => interruptible(demo::run(&args, load(&args.engine)?, environment)).await,
             Command::Doctor(args) => interruptible(doctor::run(&args, load(&args.engine)?, environment)).await,
-            Command::Bench(args) => interruptible(bench::run(&args, load(&EngineArgs::default())?)).await,
+            Command::Bench(args) => interruptible(bench::run(&args, load(&EngineArgs::default())?, environment)).await,
             Command::Openapi => openapi::run(),
         }
     }

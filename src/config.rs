@@ -15,7 +15,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 pub use agent::{AgentConfig, Dispatch};
-pub use engine::{EngineConfig, EngineKind, Upstream};
+pub use engine::{EngineConfig, EngineKind, QuantizationKind, Upstream};
 pub(crate) use host::HostPattern;
 pub use media::{MediaConfig, OverviewSampling};
 pub use server::ServerConfig;

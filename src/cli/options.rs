@@ -17,7 +17,7 @@ pub(super) struct EngineArgs {
     /// Checkpoint folder in Hugging Face layout, in place of the card's
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
-    /// What generates [default: remote with --upstream, else mistralrs]
+    /// What generates [default: remote with --upstream, else native]
     #[arg(long, value_enum, value_name = "ENGINE")]
     engine: Option<EngineKind>,
     /// OpenAI-compatible server that has the model, with its /v1; several are replicas of each other

@@ -8,7 +8,7 @@ use serde::Deserialize;
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EngineConfig {
-    /// Which engine. By default `remote` when there are upstreams, else `mistralrs`.
+    /// Which engine. By default `remote` when there are upstreams, else `native`.
     pub kind: Option<EngineKind>,
     /// The model card: a folder with a `card.toml`, or the name of a bundled card. By default `paravt-tiny`.
     pub card: Option<PathBuf>,
@@ -18,12 +18,19 @@ pub struct EngineConfig {
     pub upstreams: Vec<Upstream>,
     /// The model's name at the upstreams. By default the card's.
     pub upstream_model: Option<String>,
-    /// Requests waiting in the engine before it refuses more. 0 leaves the engine's own bound: 256 for `mistralrs`, 1024
+    /// Requests waiting in the engine before it refuses more. 0 leaves the engine's own bound: 256 for `native` and
+    /// `mistralrs`, 1024
     /// for `remote`. The scripted engine has none.
     pub max_queued: usize,
-    /// Longest prompt in tokens, frames included, that the embedded engine takes: it can't stop reading one when the caller
-    /// leaves. 0 leaves its own bound: 8192 on the CPU, the model's context on a GPU. Upstreams have bounds of their own.
+    /// Longest prompt in tokens, frames included, that the embedded engines take. 0 leaves their own bound: the model's
+    /// context; for `mistralrs` on the CPU 8192, since it can't stop reading one when the caller leaves. Upstreams have
+    /// bounds of their own.
     pub max_prompt_tokens: u32,
+    /// Memory in bytes for keys and values in the `native` engine. Requests that do not fit at the same time wait. 0: 2 GiB
+    /// on the CPU, 8 GiB on a GPU, and never more than 65,536 tokens take.
+    pub kv_cache_bytes: u64,
+    /// How the `native` engine keeps the decoder's weights. By default as the checkpoint has them.
+    pub quantization: Option<QuantizationKind>,
     /// Script of the scripted engine (JSON), for load tests without weights.
     pub script: Option<PathBuf>,
     /// Folder for downloaded checkpoints. By default the Hugging Face cache.
@@ -36,7 +43,7 @@ impl EngineConfig {
     /// Which engine is meant: as configured, else upstreams where there are some, else the embedded one.
     #[must_use]
     pub fn chosen_kind(&self) -> EngineKind {
-        self.kind.unwrap_or(if self.upstreams.is_empty() { EngineKind::Mistralrs } else { EngineKind::Remote })
+        self.kind.unwrap_or(if self.upstreams.is_empty() { EngineKind::EMBEDDED } else { EngineKind::Remote })
     }
 }
 
@@ -44,6 +51,8 @@ impl EngineConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum EngineKind {
+    /// Embedded, our own.
+    Native,
     /// Embedded, through the mistralrs crate.
     Mistralrs,
     /// Upstream servers over HTTP.
@@ -53,15 +62,48 @@ pub enum EngineKind {
 }
 
 impl EngineKind {
+    /// The embedded engine that is used unless another is named: of those that were built in, the better one.
+    pub const EMBEDDED: Self =
+        if cfg!(feature = "mistralrs") && !cfg!(feature = "native") { Self::Mistralrs } else { Self::Native };
+
+    /// Whether it runs a checkpoint in this process.
+    #[must_use]
+    pub const fn is_embedded(self) -> bool {
+        matches!(self, Self::Native | Self::Mistralrs)
+    }
+
+    /// Whether this program has it.
+    #[must_use]
+    pub const fn is_built_in(self) -> bool {
+        match self {
+            Self::Native => cfg!(feature = "native"),
+            Self::Mistralrs => cfg!(feature = "mistralrs"),
+            Self::Remote | Self::Scripted => true,
+        }
+    }
+
     /// Its name in configurations and on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Native => "native",
             Self::Mistralrs => "mistralrs",
             Self::Remote => "remote",
             Self::Scripted => "scripted",
         }
     }
+}
+
+/// Fewer bits for weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum QuantizationKind {
+    /// 8 bits, blocks of 32 with a scale of 16 bits.
+    #[serde(rename = "q8_0")]
+    Q8,
+    /// 4.5 bits, blocks of 256.
+    #[serde(rename = "q4k")]
+    Q4,
 }
 
 /// One upstream server.

@@ -52,6 +52,7 @@ async fn ffmpeg(config: &Config) -> Check {
 
 fn engine(kind: EngineKind) -> Check {
     let features = [
+        ("native", cfg!(feature = "native")),
         ("mistralrs", cfg!(feature = "mistralrs")),
         ("cuda", cfg!(feature = "cuda")),
         ("ffmpeg-download", cfg!(feature = "ffmpeg-download")),
@@ -59,8 +60,8 @@ fn engine(kind: EngineKind) -> Check {
     let built: Vec<&str> = features.iter().filter(|(_, there)| *there).map(|(name, _)| *name).collect();
     let built = if built.is_empty() { "none".to_owned() } else { built.join(", ") };
     let detail = format!("{} (features built in: {built})", kind.name());
-    if kind == EngineKind::Mistralrs && !cfg!(feature = "mistralrs") {
-        let fix = "build with the feature `mistralrs`, or give --upstream URL";
+    if !kind.is_built_in() {
+        let fix = format!("build with the feature `{}`, or give --upstream URL", kind.name());
         return Check::missing("engine", detail, fix);
     }
     Check::found("engine", detail)
@@ -88,7 +89,7 @@ fn described(card: &ModelCard) -> String {
 /// As loading would find it, without asking the Hub.
 async fn checkpoint(card: &ModelCard, config: &EngineConfig, kind: EngineKind) -> Check {
     const NAME: &str = "checkpoint";
-    let (asked, needed) = (EngineConfig { offline: true, ..config.clone() }, kind == EngineKind::Mistralrs);
+    let (asked, needed) = (EngineConfig { offline: true, ..config.clone() }, kind.is_embedded());
     match checkpoint::resolve(card, &asked, false).await {
         Ok(folder) => local(&folder, needed),
         Err(problem) if !needed => {
@@ -271,12 +272,12 @@ mod tests {
         std::fs::create_dir_all(&snapshot).expect("folders");
         std::fs::write(snapshot.join("model.safetensors"), "12345").expect("write");
         let mut config = EngineConfig { cache_directory: Some(cache.path().into()), ..EngineConfig::default() };
-        let check = checkpoint(&card, &config, EngineKind::Mistralrs).await;
+        let check = checkpoint(&card, &config, EngineKind::EMBEDDED).await;
         assert!(check.state == State::Absent && check.detail.contains("downloads it"), "{check:?}");
         assert!(!check.detail.contains("offline"), "{check:?}");
         assert_eq!(checkpoint(&card, &config, EngineKind::Remote).await.state, State::Absent);
         config.offline = true;
-        assert_eq!(checkpoint(&card, &config, EngineKind::Mistralrs).await.state, State::Missing);
+        assert_eq!(checkpoint(&card, &config, EngineKind::EMBEDDED).await.state, State::Missing);
     }
 
     #[test]

@@ -1,0 +1,74 @@
+//! `paravt bench scheduler`: the native engine's scheduler in modelled time, with both of its policies.
+
+use clap::Args;
+
+use crate::cli::CliError;
+
+/// Arguments of `bench scheduler`.
+#[derive(Debug, Args)]
+pub(super) struct SchedulerArgs {
+    /// Arrivals a second, on average; several are simulated one after another
+    #[arg(long, value_delimiter = ',', default_values_t = [0.5, 1.0, 1.2, 1.5])]
+    load: Vec<f64>,
+    /// Episodes of each simulation
+    #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    episodes: u32,
+    /// Seed of arrivals and lengths
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Print a JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+#[cfg(not(feature = "native"))]
+pub(super) fn run(args: &SchedulerArgs) -> Result<(), CliError> {
+    let SchedulerArgs { load, episodes, seed, json } = args;
+    tracing::debug!(?load, episodes, seed, json, "not simulated");
+    Err(CliError::Usage("this paravt was built without the feature `native`, whose scheduler this is".to_owned()))
+}
+
+/// Runs the command.
+#[cfg(feature = "native")]
+pub(super) fn run(args: &SchedulerArgs) -> Result<(), CliError> {
+    use crate::cli::output::Target;
+    use crate::engine::native::policy::Policy;
+    use crate::engine::native::scheduler::SchedulerConfig;
+    use crate::engine::native::simulation::{Report, StepCost, Workload, simulate};
+
+    #[derive(serde::Serialize)]
+    struct Simulated {
+        episodes_per_s: f64,
+        policy: Policy,
+        report: Report,
+    }
+    if args.load.iter().any(|load| !(load.is_finite() && *load > 0.0)) {
+        return Err(CliError::Usage("--load takes numbers above 0".to_owned()));
+    }
+    let mut all = Vec::new();
+    for episodes_per_s in &args.load {
+        for policy in [Policy::Fcfs, Policy::Episodes] {
+            let config = SchedulerConfig { blocks: 16_000, policy, ..SchedulerConfig::default() };
+            let workload =
+                Workload { episodes: args.episodes as usize, episodes_per_s: *episodes_per_s, ..Workload::default() };
+            let report = simulate(&config, &workload, &StepCost::default(), args.seed);
+            all.push(Simulated { episodes_per_s: *episodes_per_s, policy, report });
+        }
+    }
+    if args.json {
+        let told = serde_json::to_string(&all).map_err(|error| CliError::Output(error.into()))?;
+        return Ok(Target::Stdout.line(&told)?);
+    }
+    Target::Stdout.line(
+        "| episodes/s | policy | episode p50 s | p99 s | ttft p50 s | p99 s | second ttft p99 s | burst p99 s |",
+    )?;
+    Target::Stdout.line("| --- | --- | --- | --- | --- | --- | --- | --- |")?;
+    for Simulated { episodes_per_s, policy, report } in &all {
+        let (episode, ttft) = (&report.episode_s, &report.ttft_s);
+        Target::Stdout.line(&format!(
+            "| {episodes_per_s} | {policy:?} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} |",
+            episode.p50, episode.p99, ttft.p50, ttft.p99, report.ttft_second_s.p99, report.burst_s.p99
+        ))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,132 @@
+//! Conversations of made-up frames, of the sizes that a card's episodes have. Pure: the same number, the same pixels.
+
+use bytes::Bytes;
+
+use crate::card::ModelCard;
+use crate::engine::{GenerateRequest, Sampling, Seat, SessionKey, Speaker};
+use crate::types::{Frame, FrameSize, MediaTime, Part, Role, TimeSpan, Turn};
+
+/// Shares of the card's window frames that the windows of a burst have: no two neighbours alike.
+const UNEQUAL: [f64; 8] = [1.0, 0.75, 0.5, 0.25, 0.875, 0.625, 0.375, 1.0];
+
+/// How long everything is.
+#[derive(Debug, Clone)]
+pub(super) struct Workload {
+    pub(super) overview_frames: u32,
+    pub(super) window_frames: u32,
+    pub(super) size: FrameSize,
+    pub(super) first_tokens: u32,
+    pub(super) summary_tokens: u32,
+    pub(super) answer_tokens: u32,
+    pub(super) ignore_eos: bool,
+}
+
+impl Workload {
+    /// With as many frames as the card gives at most, square and as large as it allows.
+    pub(super) fn of(card: &ModelCard, ignore_eos: bool) -> Self {
+        let side = f64::from(card.pixels.max_pixels).sqrt() as u32 / card.pixels.factor.max(1) * card.pixels.factor;
+        let side = side.max(card.pixels.factor);
+        Self {
+            overview_frames: card.overview.max_frames,
+            window_frames: card.window.max_frames,
+            size: FrameSize { width: side, height: side },
+            first_tokens: 96,
+            summary_tokens: 32,
+            answer_tokens: 32,
+            ignore_eos,
+        }
+    }
+
+    /// Frames of the window at a place of a burst.
+    pub(super) fn frames_of(&self, window: usize) -> u32 {
+        let share = UNEQUAL[window % UNEQUAL.len()];
+        ((f64::from(self.window_frames) * share).round() as u32).max(1)
+    }
+
+    /// A main agent's first turn over an overview that no other number has.
+    pub(super) fn opening(&self, card: &ModelCard, number: u64) -> Vec<Turn> {
+        let mut parts = Vec::new();
+        for frame in 0..self.overview_frames {
+            let time = MediaTime::from_micros(i64::from(frame) * 20_000_000);
+            parts.push(Part::Text(format!("<{time} seconds>")));
+            parts.push(Part::Frame(self.frame(number, u64::from(frame))));
+        }
+        parts.push(Part::Text("What happens, and when?".to_owned()));
+        vec![Turn::text(Role::System, card.prompts.system.clone()), Turn { role: Role::User, parts }]
+    }
+
+    /// A sub-agent's conversation.
+    pub(super) fn window(&self, card: &ModelCard, number: u64, window: usize) -> Vec<Turn> {
+        let frames = 0..u64::from(self.frames_of(window));
+        let first = 1000 * (window as u64 + 1);
+        let mut parts: Vec<Part> = frames.map(|frame| Part::Frame(self.frame(number, first + frame))).collect();
+        let start = MediaTime::from_micros(20_000_000 * window as i64);
+        let span = TimeSpan { start, end: MediaTime::from_micros(start.micros() + 16_000_000) };
+        let told = card.prompts.sub_agent.replace("{start}", &span.start.clock()).replace("{end}", &span.end.clock());
+        parts.push(Part::Text(told.replace("{question}", "What happens?")));
+        vec![Turn { role: Role::User, parts }]
+    }
+
+    /// The first turn's conversation after it was written and the windows were watched.
+    pub(super) fn continued(mut turns: Vec<Turn>, written: &str, summaries: &[String]) -> Vec<Turn> {
+        turns.push(Turn::text(Role::Assistant, written));
+        let line = |(at, said): (usize, &String)| format!("[{}.0s - {}.0s] {said}", 20 * at, 20 * at + 16);
+        let lines: Vec<String> = summaries.iter().enumerate().map(line).collect();
+        turns.push(Turn::text(Role::User, format!("<tool_response>\n{}\n</tool_response>", lines.join("\n"))));
+        turns
+    }
+
+    /// A request, greedy, of at most so many tokens.
+    pub(super) fn request(
+        &self,
+        turns: Vec<Turn>,
+        session: &str,
+        speaker: Speaker,
+        max_tokens: u32,
+        seat: Option<Seat>,
+    ) -> GenerateRequest {
+        // A main turn ends by itself: what comes after the end of a text is not what a second turn goes on from.
+        let (ignore_eos, session) = (self.ignore_eos && speaker == Speaker::Sub, SessionKey(session.into()));
+        let sampling = Sampling { temperature: Some(0.0), max_tokens, ignore_eos, ..Sampling::default() };
+        GenerateRequest { turns, prefix: String::new(), sampling, session, speaker, seat, deadline: None }
+    }
+
+    /// Noise: nothing is alike in two frames.
+    fn frame(&self, number: u64, frame: u64) -> Frame {
+        let mut state = (number << 20 | frame).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        let bytes = 3 * self.size.width as usize * self.size.height as usize;
+        let mut rgb = Vec::with_capacity(bytes + 8);
+        while rgb.len() < bytes {
+            // Xorshift.
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            rgb.extend_from_slice(&state.to_le_bytes());
+        }
+        rgb.truncate(bytes);
+        Frame { time: None, size: self.size, rgb: Bytes::from(rgb) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::card;
+
+    #[test]
+    fn frames_differ_and_fill_their_size_and_windows_are_unequal() {
+        let card = ModelCard::load(Path::new(card::DEFAULT)).expect("the bundled card");
+        let workload = Workload::of(&card, true);
+        assert_eq!((workload.size.width, workload.overview_frames), (64, 16));
+        let (one, other) = (workload.frame(1, 2), workload.frame(2, 1));
+        assert_eq!(one.rgb.len(), 3 * 64 * 64);
+        assert_ne!(one, other);
+        assert_eq!(one, workload.frame(1, 2));
+        let frames: Vec<u32> = (0..4).map(|window| workload.frames_of(window)).collect();
+        assert_eq!(frames, [16, 12, 8, 4]);
+        assert_eq!(workload.window(&card, 1, 2)[0].frames().count(), 8);
+        assert_eq!(workload.opening(&card, 1)[1].frames().count(), 16);
+    }
+}
