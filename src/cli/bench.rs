@@ -3,11 +3,14 @@
 mod engine;
 mod media;
 mod memory;
+#[cfg(feature = "native")]
 mod scheduler;
 mod workload;
 
 use clap::{Args, Subcommand};
+use serde::Serialize;
 
+use super::output::Target;
 use super::{CliError, Environment};
 use crate::config::Config;
 
@@ -25,6 +28,7 @@ enum Part {
     /// Run episodes and bursts of windows of made-up frames through an engine
     Engine(engine::EngineBenchArgs),
     /// Simulate episodes with the native engine's scheduler and a modelled step time, first come first served and by episodes
+    #[cfg(feature = "native")]
     Scheduler(scheduler::SchedulerArgs),
 }
 
@@ -33,8 +37,16 @@ pub(super) async fn run(args: &BenchArgs, config: Config, environment: &Environm
     match &args.part {
         Part::Media(args) => media::run(args, config).await,
         Part::Engine(args) => Box::pin(engine::run(args, config, environment)).await,
+        #[cfg(feature = "native")]
         Part::Scheduler(args) => scheduler::run(args),
     }
+}
+
+/// A report as it was asked for: one JSON object, or what people read.
+fn tell(report: &impl Serialize, json: bool, told: impl FnOnce() -> String) -> Result<(), CliError> {
+    let told =
+        if json { serde_json::to_string(report).map_err(|error| CliError::Output(error.into()))? } else { told() };
+    Ok(Target::Stdout.line(&told)?)
 }
 
 /// The middle one; of an even number, the lower. 0 of none.

@@ -239,6 +239,19 @@ pub struct Supported {
     pub constraint: bool,
 }
 
+impl Supported {
+    /// All of them.
+    pub const ALL: Self = Self {
+        seed: true,
+        min_p: true,
+        top_k: true,
+        repetition_penalty: true,
+        ignore_eos: true,
+        logprobs: true,
+        constraint: true,
+    };
+}
+
 /// What an engine is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EngineLoad {

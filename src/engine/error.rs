@@ -33,3 +33,19 @@ pub enum EngineError {
     #[error("the model could not be loaded: {0}")]
     Load(String),
 }
+
+/// What a library says, without what follows the first line: a stack trace stays inside the engine.
+#[cfg(any(feature = "native", feature = "mistralrs", test))]
+pub(super) fn first_line(error: &dyn std::fmt::Display) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_first_line_of_an_error_leaves() {
+        assert_eq!(first_line(&"shape mismatch\n   0: candle_core::error"), "shape mismatch");
+    }
+}

@@ -40,6 +40,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::chat::geometry::Limits;
 use super::chat::prompt;
+use super::error::first_line;
 use super::{
     Batching, Engine, EngineError, EngineInfo, EngineLoad, FinishReason, GenerateRequest, Sampling, Supported,
     TokenStream,
@@ -169,11 +170,6 @@ async fn build(folder: &Path, max_batch: usize) -> Result<Model, EngineError> {
         builder.with_dtype(ModelDType::BF16).with_paged_attn(pages)
     };
     builder.build().await.map_err(|error| load(&error))
-}
-
-/// Errors of mistralrs can carry a stack trace; only their first line leaves the engine.
-fn first_line(error: &dyn std::fmt::Display) -> String {
-    error.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
 /// A request, checked and measured.
@@ -454,10 +450,5 @@ mod tests {
         assert_eq!(copies_that_fit(7_000_000), 4);
         assert_eq!(copies_that_fit(16_000_000_000), 1);
         assert_eq!(copies_that_fit(0), 4);
-    }
-
-    #[test]
-    fn only_the_first_line_of_an_error_leaves() {
-        assert_eq!(first_line(&"shape mismatch\n   0: candle_core::error"), "shape mismatch");
     }
 }

@@ -53,6 +53,7 @@ use self::writer::Writer;
 use super::chat::bytes::TokenBytes;
 use super::chat::geometry::{Geometry, Limits};
 use super::chat::vocabulary::Vocabulary;
+use super::error::first_line;
 use super::{
     Batching, Engine, EngineError, EngineInfo, EngineLoad, GenerateRequest, Speaker, Supported, TokenEvent, TokenStream,
 };
@@ -282,15 +283,7 @@ impl Engine for Native {
             name: "native",
             detail: self.detail.clone(),
             batching: Batching::Ragged,
-            supported: Supported {
-                seed: true,
-                min_p: true,
-                top_k: true,
-                repetition_penalty: true,
-                ignore_eos: true,
-                logprobs: true,
-                constraint: true,
-            },
+            supported: Supported::ALL,
         }
     }
 
@@ -318,7 +311,7 @@ fn stopped() -> EngineError {
 }
 
 fn load_error(error: &ModelError) -> EngineError {
-    EngineError::Load(error.to_string().lines().next().unwrap_or_default().to_owned())
+    EngineError::Load(first_line(error))
 }
 
 /// The first GPU where that was built in, else the CPU.

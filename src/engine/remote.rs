@@ -156,15 +156,7 @@ impl Engine for RemoteEngine {
             // Addresses are nobody's business.
             detail: format!("{model} at {count} upstream{}", if count == 1 { "" } else { "s" }),
             batching: Batching::Ragged,
-            supported: Supported {
-                seed: true,
-                min_p: true,
-                top_k: true,
-                repetition_penalty: true,
-                ignore_eos: true,
-                logprobs: false,
-                constraint: false,
-            },
+            supported: Supported { logprobs: false, constraint: false, ..Supported::ALL },
         }
     }
 

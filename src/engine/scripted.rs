@@ -75,15 +75,7 @@ impl ScriptedEngine {
             name: "scripted",
             detail: "a script".to_owned(),
             batching: Batching::Ragged,
-            supported: Supported {
-                seed: true,
-                min_p: true,
-                top_k: true,
-                repetition_penalty: true,
-                ignore_eos: true,
-                logprobs: false,
-                constraint: false,
-            },
+            supported: Supported { logprobs: false, constraint: false, ..Supported::ALL },
         };
         Self { answer: Box::new(reply), info, state: Mutex::default(), load: Arc::new(watch::Sender::default()) }
     }

@@ -11,6 +11,7 @@ use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{CpuStorage, DType, Device, Module, Result, Storage, Tensor};
 use rayon::prelude::*;
 
+use super::cpu::floats;
 use super::cpu::product::Packed;
 
 /// How weights of the decoder's linear layers are stored.
@@ -118,14 +119,10 @@ impl Linear {
 /// The product with a weight in panels.
 fn packed(x: &Tensor, weight: &Packed) -> Result<Tensor> {
     let (rows, width) = x.dims2()?;
-    let x = x.contiguous()?;
-    let (storage, layout) = x.storage_and_layout();
-    let output = match (&*storage, layout.contiguous_offsets()) {
-        (Storage::Cpu(CpuStorage::F32(numbers)), Some((from, to))) if width == weight.inputs() => {
-            weight.product(&numbers[from..to])
-        }
-        _ => candle_core::bail!("a product of [{rows}, {width}] in {:?} with panels of {}", x.dtype(), weight.inputs()),
-    };
+    if width != weight.inputs() {
+        candle_core::bail!("a product of [{rows}, {width}] with panels of {}", weight.inputs());
+    }
+    let output = floats(&x.contiguous()?, |x| Ok(weight.product(x)))?;
     Tensor::from_vec(output, (rows, weight.outputs()), &Device::Cpu)
 }
 

@@ -5,11 +5,11 @@ use futures::StreamExt;
 use futures::future::join_all;
 use paravt::engine::mistralrs::{MistralRs, MistralRsOptions};
 use paravt::engine::{
-    Batching, Engine, EngineError, EngineLoad, FinishReason, Gang, GenerateRequest, Generated, Seat, TokenEvent,
+    Batching, Engine, EngineError, EngineLoad, FinishReason, Gang, GenerateRequest, Seat, TokenEvent,
 };
 use paravt::types::{Frame, FrameSize, MediaTime, Part, Role, Turn};
 
-use super::support::board::{TURN, WINDOWS, board, checkpoint, overview, read, request, user, window};
+use super::support::board::{TURN, WINDOWS, ask, board, checkpoint, overview, read, request, text, user, window};
 use super::support::idle;
 
 async fn engine() -> MistralRs {
@@ -24,14 +24,6 @@ async fn batching() -> MistralRs {
 
 fn seated(turns: Vec<Turn>, seat: Seat) -> GenerateRequest {
     GenerateRequest { seat: Some(seat), ..request(turns, 60) }
-}
-
-async fn ask(engine: &MistralRs, request: GenerateRequest) -> Result<(String, Generated), EngineError> {
-    read(engine.generate(request).await?).await
-}
-
-async fn text(engine: &MistralRs, request: GenerateRequest) -> String {
-    ask(engine, request).await.expect("generates").0
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,14 +10,14 @@ use futures::future::join_all;
 use paravt::engine::native::policy::Policy;
 use paravt::engine::native::{Native, NativeOptions, Quantization};
 use paravt::engine::{
-    Batching, Constraint, Engine, EngineError, FinishReason, Gang, GenerateRequest, Generated, Grammar, Sampling,
-    SessionKey, Speaker, TokenEvent, TokenInfo,
+    Batching, Constraint, Engine, EngineError, FinishReason, Gang, GenerateRequest, Grammar, Sampling, SessionKey,
+    Speaker, TokenEvent, TokenInfo,
 };
 
 use paravt::types::{Frame, FrameSize, MediaTime, Part, Role, Turn};
 use serde_json::Value;
 
-use super::support::board::{TURN, WINDOWS, board, checkpoint, overview, read, request, user, window};
+use super::support::board::{TURN, WINDOWS, ask, board, checkpoint, overview, read, request, text, user, window};
 use super::support::idle;
 
 async fn engine() -> Native {
@@ -26,14 +26,6 @@ async fn engine() -> Native {
 
 async fn with(options: NativeOptions) -> Native {
     Native::load(&checkpoint(), options).await.expect("the bundled checkpoint loads")
-}
-
-async fn ask(engine: &Native, request: GenerateRequest) -> Result<(String, Generated), EngineError> {
-    read(engine.generate(request).await?).await
-}
-
-async fn text(engine: &Native, request: GenerateRequest) -> String {
-    ask(engine, request).await.expect("generates").0
 }
 
 /// The main agent's request in a session.

@@ -4,15 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-const ALL: Supported = Supported {
-    seed: true,
-    min_p: true,
-    top_k: true,
-    repetition_penalty: true,
-    ignore_eos: true,
-    logprobs: true,
-    constraint: true,
-};
+const ALL: Supported = Supported::ALL;
 const NONE: Supported = Supported {
     seed: false,
     min_p: false,

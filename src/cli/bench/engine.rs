@@ -8,8 +8,8 @@ use futures::StreamExt;
 use futures::future::try_join_all;
 use serde::Serialize;
 
-use super::median;
 use super::workload::Workload;
+use super::{median, tell};
 use crate::app::App;
 use crate::card::ModelCard;
 use crate::cli::options::EngineArgs;
@@ -107,12 +107,7 @@ pub(super) async fn run(args: &EngineBenchArgs, mut config: Config, environment:
     let bench = Bench { engine, card: app.card(), workload, number: 0.into(), zero: Instant::now() };
     let name = text::line(&format!("{} ({})", info.name, info.detail));
     let report = bench.all(name, args).await.map_err(|error| CliError::Failed(text::line(&error.to_string())))?;
-    let told = if args.json {
-        serde_json::to_string(&report).map_err(|error| CliError::Output(error.into()))?
-    } else {
-        report.told()
-    };
-    Ok(Target::Stdout.line(&told)?)
+    tell(&report, args.json, || report.told())
 }
 
 struct Bench<'a> {

@@ -8,9 +8,9 @@ use futures::future::try_join_all;
 use serde::Serialize;
 
 use super::memory::Memory;
+use super::tell;
 use crate::app::App;
 use crate::card::ModelCard;
-use crate::cli::output::Target;
 use crate::cli::{CliError, ask, text};
 use crate::config::Config;
 use crate::media::{Media, MediaError, SourceRequest, Video};
@@ -63,12 +63,7 @@ struct Report {
 /// Runs the command.
 pub(super) async fn run(args: &MediaArgs, config: Config) -> Result<(), CliError> {
     let report = Box::pin(media(args, config)).await?;
-    let told = if args.json {
-        serde_json::to_string(&report).map_err(|error| CliError::Output(error.into()))?
-    } else {
-        report.told()
-    };
-    Ok(Target::Stdout.line(&told)?)
+    tell(&report, args.json, || report.told())
 }
 
 async fn media(args: &MediaArgs, mut config: Config) -> Result<Report, CliError> {

@@ -1,8 +1,13 @@
 //! `paravt bench scheduler`: the native engine's scheduler in modelled time, with both of its policies.
 
 use clap::Args;
+use serde::Serialize;
 
+use super::tell;
 use crate::cli::CliError;
+use crate::engine::native::policy::Policy;
+use crate::engine::native::scheduler::SchedulerConfig;
+use crate::engine::native::simulation::{Report, StepCost, Workload, simulate};
 
 /// Arguments of `bench scheduler`.
 #[derive(Debug, Args)]
@@ -21,27 +26,17 @@ pub(super) struct SchedulerArgs {
     json: bool,
 }
 
-#[cfg(not(feature = "native"))]
-pub(super) fn run(args: &SchedulerArgs) -> Result<(), CliError> {
-    let SchedulerArgs { load, episodes, seed, json } = args;
-    tracing::debug!(?load, episodes, seed, json, "not simulated");
-    Err(CliError::Usage("this paravt was built without the feature `native`, whose scheduler this is".to_owned()))
+/// One of the simulations.
+#[derive(Debug, Serialize)]
+struct Simulated {
+    /// Arrivals a second.
+    episodes_per_s: f64,
+    policy: Policy,
+    report: Report,
 }
 
 /// Runs the command.
-#[cfg(feature = "native")]
 pub(super) fn run(args: &SchedulerArgs) -> Result<(), CliError> {
-    use crate::cli::output::Target;
-    use crate::engine::native::policy::Policy;
-    use crate::engine::native::scheduler::SchedulerConfig;
-    use crate::engine::native::simulation::{Report, StepCost, Workload, simulate};
-
-    #[derive(serde::Serialize)]
-    struct Simulated {
-        episodes_per_s: f64,
-        policy: Policy,
-        report: Report,
-    }
     if args.load.iter().any(|load| !(load.is_finite() && *load > 0.0)) {
         return Err(CliError::Usage("--load takes numbers above 0".to_owned()));
     }
@@ -55,20 +50,18 @@ pub(super) fn run(args: &SchedulerArgs) -> Result<(), CliError> {
             all.push(Simulated { episodes_per_s: *episodes_per_s, policy, report });
         }
     }
-    if args.json {
-        let told = serde_json::to_string(&all).map_err(|error| CliError::Output(error.into()))?;
-        return Ok(Target::Stdout.line(&told)?);
-    }
-    Target::Stdout.line(
-        "| episodes/s | policy | episode p50 s | p99 s | ttft p50 s | p99 s | second ttft p99 s | burst p99 s |",
-    )?;
-    Target::Stdout.line("| --- | --- | --- | --- | --- | --- | --- | --- |")?;
-    for Simulated { episodes_per_s, policy, report } in &all {
+    tell(&all, args.json, || table(&all))
+}
+
+fn table(all: &[Simulated]) -> String {
+    let head = "| episodes/s | policy | episode p50 s | p99 s | ttft p50 s | p99 s | second ttft p99 s | burst p99 s |";
+    let mut lines = vec![head.to_owned(), "| --- | --- | --- | --- | --- | --- | --- | --- |".to_owned()];
+    lines.extend(all.iter().map(|Simulated { episodes_per_s, policy, report }| {
         let (episode, ttft) = (&report.episode_s, &report.ttft_s);
-        Target::Stdout.line(&format!(
+        format!(
             "| {episodes_per_s} | {policy:?} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} |",
             episode.p50, episode.p99, ttft.p50, ttft.p99, report.ttft_second_s.p99, report.burst_s.p99
-        ))?;
-    }
-    Ok(())
+        )
+    }));
+    lines.join("\n")
 }

@@ -8,12 +8,12 @@
 
 use std::ops::Range;
 
-use candle_core::{CpuStorage, Device, Result, Storage, Tensor};
+use candle_core::{Device, Result, Tensor};
 use pulp::{Arch, Simd, WithSimd, bytemuck};
 use rayon::prelude::*;
 
 use crate::model::Attend;
-use crate::model::cpu::math;
+use crate::model::cpu::{floats, math};
 
 /// Tokens of a block.
 pub const BLOCK: usize = 16;
@@ -75,22 +75,6 @@ impl CpuCache {
         Self { layers: (0..layers).map(|_| Layer { keys: room(), values: room() }).collect(), shape }
     }
 
-    /// Bytes of one block in all layers.
-    #[must_use]
-    pub const fn block_bytes(layers: usize, kv_heads: usize, head_dim: usize) -> usize {
-        2 * layers * kv_heads * head_dim * BLOCK * size_of::<f32>()
-    }
-
-    /// Copies a block in all layers.
-    pub fn copy(&mut self, from: u32, to: u32) {
-        let size = self.shape.block();
-        let (from, to) = (from as usize * size, to as usize * size);
-        for layer in &mut self.layers {
-            layer.keys.copy_within(from..from + size, to);
-            layer.values.copy_within(from..from + size, to);
-        }
-    }
-
     /// Attention for one pass of the model over these segments.
     #[must_use]
     pub const fn pass<'a>(&'a mut self, segments: &'a [Segment<'a>]) -> CpuPass<'a> {
@@ -134,15 +118,6 @@ impl Attend for CpuPass<'_> {
             })
         })?;
         Tensor::from_vec(output, (tokens, heads * head_dim), &Device::Cpu)
-    }
-}
-
-/// A tensor's numbers as they lie in memory.
-fn floats<R>(tensor: &Tensor, then: impl FnOnce(&[f32]) -> Result<R>) -> Result<R> {
-    let (storage, layout) = tensor.storage_and_layout();
-    match (&*storage, layout.contiguous_offsets()) {
-        (Storage::Cpu(CpuStorage::F32(numbers)), Some((from, to))) => then(&numbers[from..to]),
-        _ => candle_core::bail!("attention on the CPU takes contiguous f32 tensors of the CPU"),
     }
 }
 

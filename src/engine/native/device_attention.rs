@@ -33,19 +33,6 @@ impl DeviceCache {
         Ok(Self { layers, kv_heads })
     }
 
-    /// Copies a block in all layers.
-    ///
-    /// # Errors
-    /// Those of the device.
-    pub fn copy(&mut self, from: u32, to: u32) -> Result<()> {
-        for pool in self.layers.iter().flat_map(|(keys, values)| [keys, values]) {
-            // A tensor may not be written from itself.
-            let block = pool.narrow(0, from as usize * BLOCK, BLOCK)?.copy()?;
-            pool.slice_set(&block, 0, to as usize * BLOCK)?;
-        }
-        Ok(())
-    }
-
     /// Attention for one pass of the model over these segments.
     #[must_use]
     pub const fn pass<'a>(&'a mut self, segments: &'a [Segment<'a>]) -> DevicePass<'a> {
@@ -262,44 +249,6 @@ mod tests {
                 prop_assert_eq!(given, &on_cpu(&sequences[number..=number], heads, 1000)[0]);
             }
         }
-    }
-
-    #[test]
-    fn a_copied_block_reads_like_its_original() {
-        let heads = Heads { heads: 4, kv_heads: 2, head_dim: 32 };
-        let mut sequences = sequences(&[20], heads, 7);
-        let expected = on_cpu(&sequences, heads, 1000);
-        let (mut cpu, mut device) =
-            (CpuCache::new(1, 16, 2, 32), DeviceCache::new(1, 16, (2, 32), DType::F32, &Device::Cpu).expect("fits"));
-        let mut passes = 0;
-        let mut other = sequences[0].blocks.clone();
-        other[0] = 9;
-        let from = sequences[0].blocks[0];
-        let outputs = {
-            let sequence = &mut sequences[0];
-            let whole = std::mem::take(&mut sequence.blocks);
-            let narrowed =
-                |number: usize, to: usize, numbers: &[f32], width: usize| numbers[number * width..to * width].to_vec();
-            let mut all = Vec::new();
-            for (past, to) in [(0, 18), (18, 20)] {
-                let blocks = if past == 0 { &whole } else { &other };
-                let segments = [Segment { rows: 0..to - past, past, blocks }];
-                let query = tensor(narrowed(past, to, &sequence.query, 128), 4, 32);
-                let key = tensor(narrowed(past, to, &sequence.key, 64), 2, 32);
-                let value = tensor(narrowed(past, to, &sequence.value, 64), 2, 32);
-                let one = cpu.pass(&segments).attend(0, &query, &key, &value).expect("attends");
-                let two = device.pass(&segments).attend(0, &query, &key, &value).expect("attends");
-                all.push((one.to_vec2::<f32>().expect("two").concat(), two.to_vec2::<f32>().expect("two").concat()));
-                cpu.copy(from, 9);
-                device.copy(from, 9).expect("copies");
-                passes += 1;
-            }
-            all
-        };
-        assert_eq!(passes, 2);
-        let (cpu, device) = outputs.into_iter().reduce(|a, b| ([a.0, b.0].concat(), [a.1, b.1].concat())).expect("two");
-        assert_eq!(cpu, expected[0]);
-        assert!(device.iter().zip(&cpu).all(|(a, b)| (a - b).abs() < 1e-5));
     }
 
     #[test]

@@ -18,6 +18,7 @@ use super::prompt::{Opening, Prompts};
 use super::sampler::Scratch;
 use super::scheduler::{Scheduler, SequenceRequest, SubmitError};
 use super::writer::Writer;
+use crate::engine::error::first_line;
 use crate::engine::{EngineError, SessionKey, TokenEvent};
 use crate::model::Qwen3Vl;
 
@@ -203,19 +204,18 @@ impl Worker {
         };
         match catch_unwind(AssertUnwindSafe(run)) {
             Ok(Ok(logits)) => Ok(logits),
-            Ok(Err(error)) => Err(EngineError::Failed(error.to_string().lines().next().unwrap_or_default().to_owned())),
+            Ok(Err(error)) => Err(EngineError::Failed(first_line(&error))),
             Err(_) => Err(EngineError::Failed("the tensor library gave up".to_owned())),
         }
     }
 
     /// Chooses tokens from logits and tells what they say.
     fn write(&mut self, batch: &Batch, logits: &[f32]) {
-        let mut wanted = batch.rows.iter().filter(|row| row.outputs > 0).collect::<Vec<_>>();
-        self.prepare_masks(&wanted.iter().map(|row| row.id).collect::<Vec<_>>());
-        let outputs: usize = wanted.iter().map(|row| row.outputs).sum();
+        self.prepare_masks(batch);
+        let outputs: usize = batch.rows.iter().map(|row| row.outputs).sum();
         let Some(width) = logits.len().checked_div(outputs).filter(|width| *width > 0) else { return };
         let mut rows = logits.chunks_exact(width);
-        for row in wanted.drain(..) {
+        for row in batch.rows.iter().filter(|row| row.outputs > 0) {
             let mine: Vec<&[f32]> = rows.by_ref().take(row.outputs).collect();
             let Some(job) = self.jobs.get_mut(&row.id) else { continue };
             let drafts = &batch.tokens[row.tokens.end - row.drafts..row.tokens.end];
@@ -230,9 +230,11 @@ impl Worker {
     }
 
     /// One pass over the grammars of all sequences that get a token.
-    fn prepare_masks(&mut self, ids: &[SequenceId]) {
-        let jobs = self.jobs.iter_mut().filter(|(id, _)| ids.contains(id));
-        let mut matchers: Vec<_> = jobs.filter_map(|(_, job)| job.writer.matcher_mut()).collect();
+    fn prepare_masks(&mut self, batch: &Batch) {
+        let gets_one = |id: SequenceId| batch.rows.iter().any(|row| row.id == id && row.outputs > 0);
+        // Few have a grammar: the rows are looked through for those alone.
+        let matchers = self.jobs.iter_mut().filter_map(|(id, job)| Some((*id, job.writer.matcher_mut()?)));
+        let mut matchers: Vec<_> = matchers.filter(|(id, _)| gets_one(*id)).map(|(_, matcher)| matcher).collect();
         grammar::prepare(&mut matchers);
     }
 

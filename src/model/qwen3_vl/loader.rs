@@ -153,7 +153,7 @@ impl Loader {
             let dtype = self.compute_dtype();
             let layer = match layer {
                 Some(layer) => layer,
-                None => Linear::new(weight.to_dtype(dtype)?.to_device(&self.options.device)?, bias),
+                None => self.plain(weight.to_dtype(dtype)?.to_device(&self.options.device)?, bias)?,
             };
             self.bytes += layer.bytes();
             return Ok(layer);
@@ -164,7 +164,7 @@ impl Loader {
     }
 
     /// A layer that isn't quantized.
-    fn plain(&self, weight: Tensor, bias: Option<Tensor>) -> candle_core::Result<Linear> {
+    pub(super) fn plain(&self, weight: Tensor, bias: Option<Tensor>) -> candle_core::Result<Linear> {
         match self.options.mode {
             Mode::Inference => Linear::for_inference(weight, bias),
             Mode::Training => Ok(Linear::new(weight, bias)),

@@ -92,7 +92,7 @@ impl VisionTower {
             .map(|index| Merger::load(loader, &format!("{ROOT}.deepstack_merger_list.{index}"), config, true))
             .collect::<std::result::Result<_, _>>()?;
         Ok(Self {
-            patch: Linear::new(kernel, Some(bias)),
+            patch: loader.plain(kernel, Some(bias))?,
             positions,
             blocks,
             merger,

@@ -5,7 +5,9 @@ use std::process::Command;
 
 use bytes::Bytes;
 use futures::StreamExt;
-use paravt::engine::{EngineError, GenerateRequest, Generated, Sampling, SessionKey, Speaker, TokenEvent, TokenStream};
+use paravt::engine::{
+    Engine, EngineError, GenerateRequest, Generated, Sampling, SessionKey, Speaker, TokenEvent, TokenStream,
+};
 use paravt::types::{Frame, FrameSize, Part, Role, Turn};
 
 use super::root;
@@ -93,6 +95,16 @@ pub(crate) fn request(turns: Vec<Turn>, max_tokens: u32) -> GenerateRequest {
         seat: None,
         deadline: None,
     }
+}
+
+/// A request's whole text and how it ended.
+pub(crate) async fn ask(engine: &dyn Engine, request: GenerateRequest) -> Result<(String, Generated), EngineError> {
+    read(engine.generate(request).await?).await
+}
+
+/// A request's whole text.
+pub(crate) async fn text(engine: &dyn Engine, request: GenerateRequest) -> String {
+    ask(engine, request).await.expect("generates").0
 }
 
 /// The whole text and how it ended.
