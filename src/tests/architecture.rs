@@ -27,7 +27,7 @@ const MAY_SEE: [(&str, &[&str]); 14] = [
 ];
 
 /// Heavy outside libraries and the only places that may import them: files, or folders with a `/` at their end.
-const ONLY_IN: [(&str, &[&str]); 9] = [
+const ONLY_IN: [(&str, &[&str]); 10] = [
     (
         "candle_core",
         &[
@@ -39,6 +39,7 @@ const ONLY_IN: [(&str, &[&str]); 9] = [
             "src/tests/model/",
         ],
     ),
+    ("candle_flash_attn", &["src/engine/native/device_attention/"]),
     ("candle_nn", &["src/model.rs", "src/model/", "src/engine/native/"]),
     ("llguidance", &["src/engine/native/grammar.rs", "src/engine/native/grammar/"]),
     ("mistralrs::", &["src/engine/mistralrs.rs", "src/engine/mistralrs/", "src/tests/mistralrs.rs"]),
