@@ -16,7 +16,7 @@ mod ops;
 mod qwen3_vl;
 mod weights;
 
-pub use attend::Attend;
+pub use attend::{Attend, AttendByRows};
 pub use causal::Causal;
 pub use config::{ModelConfig, ProcessorConfig, TextConfig, TokenIds, VisionConfig, eos_ids};
 pub use error::ModelError;

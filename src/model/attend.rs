@@ -1,5 +1,7 @@
 //! The seam between the network and whoever keeps its keys and values.
 
+use std::ops::Range;
+
 use candle_core::{Result, Tensor};
 
 /// Attention of a ragged batch: the tokens of all sequences stand one after another, and only the implementer knows where
@@ -14,4 +16,24 @@ pub trait Attend {
     /// # Errors
     /// Those of the tensor library.
     fn attend(&mut self, layer: usize, query: &Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor>;
+
+    /// The same in two steps, for implementers whose queries can be split over threads.
+    fn by_rows(&mut self) -> Option<&mut dyn AttendByRows> {
+        None
+    }
+}
+
+/// [`Attend`] in two steps: what is written is written before anything is read.
+pub trait AttendByRows: Sync {
+    /// Takes the new tokens' keys and values of one layer, as [`Attend::attend`] does.
+    ///
+    /// # Errors
+    /// Those of [`Attend::attend`].
+    fn write(&mut self, layer: usize, key: &Tensor, value: &Tensor) -> Result<()>;
+
+    /// What the queries of some rows of the batch read in a layer that was written. `query` and the result have these rows alone.
+    ///
+    /// # Errors
+    /// Those of [`Attend::attend`].
+    fn read(&self, layer: usize, query: &Tensor, rows: Range<usize>) -> Result<Tensor>;
 }

@@ -33,6 +33,8 @@ pub struct ModelConfig {
     pub tokens: TokenIds,
     /// The head is the embedding table.
     pub tied_head: bool,
+    /// What it says its weights are stored as (`bfloat16`), in PyTorch's names. Weight files say it for themselves.
+    pub stored_dtype: Option<String>,
 }
 
 /// The decoder.
@@ -174,11 +176,25 @@ impl ModelConfig {
             Some(tied) => tied,
             None => text_section.flag("tie_word_embeddings")?.unwrap_or(false),
         };
-        Ok(Self { text, vision, tokens, tied_head })
+        // `torch_dtype` before transformers 5, and in some checkpoints only beside the decoder's numbers.
+        let mut stored_dtype = None;
+        for section in [&root, &text_section] {
+            for field in ["dtype", "torch_dtype"] {
+                stored_dtype = stored_dtype.or(section.text(field)?.map(str::to_owned));
+            }
+        }
+        Ok(Self { text, vision, tokens, tied_head, stored_dtype })
     }
 }
 
 impl TextConfig {
+    /// Numbers in the matrices of a layer.
+    #[must_use]
+    pub const fn layer_weights(&self) -> usize {
+        let (query, key) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
+        self.hidden_size * (2 * query + 2 * key + 3 * self.intermediate_size)
+    }
+
     fn parse(text: &Section<'_>) -> Result<Self, ModelError> {
         if text.text("hidden_act")?.is_some_and(|name| name != "silu") {
             return Err(text.wrong("hidden_act", "is not silu"));

@@ -106,7 +106,7 @@ impl Linear {
         let y = match &self.weight {
             Weight::Plain(weight) if weight.dtype() == x.dtype() => x.matmul(&weight.t()?)?,
             Weight::Plain(weight) => widened(x, weight)?,
-            Weight::Packed(weight) => packed(x, weight)?,
+            Weight::Packed(weight) => return packed(x, weight, self.bias.as_ref()),
             Weight::Quantized(weight) => weight.forward(&x.to_dtype(DType::F32)?.contiguous()?)?.to_dtype(x.dtype())?,
         };
         match &self.bias {
@@ -116,13 +116,21 @@ impl Linear {
     }
 }
 
-/// The product with a weight in panels.
-fn packed(x: &Tensor, weight: &Packed) -> Result<Tensor> {
+/// The product with a weight in panels, and the bias.
+fn packed(x: &Tensor, weight: &Packed, bias: Option<&Tensor>) -> Result<Tensor> {
     let (rows, width) = x.dims2()?;
     if width != weight.inputs() {
         candle_core::bail!("a product of [{rows}, {width}] with panels of {}", weight.inputs());
     }
-    let output = floats(&x.contiguous()?, |x| Ok(weight.product(x)))?;
+    let mut output = floats(&x.contiguous()?, |x| Ok(weight.product(x)))?;
+    if let Some(bias) = bias.filter(|bias| bias.elem_count() == weight.outputs() && !output.is_empty()) {
+        floats(bias, |bias| {
+            for row in output.chunks_exact_mut(bias.len()) {
+                row.iter_mut().zip(bias).for_each(|(output, bias)| *output += bias);
+            }
+            Ok(())
+        })?;
+    }
     Tensor::from_vec(output, (rows, weight.outputs()), &Device::Cpu)
 }
 

@@ -2,7 +2,7 @@
 //!
 //! candle's fused kernels (`softmax_last_dim`, `rms_norm`, `layer_norm`, `rope_thd`) silently have no gradient; its formulas
 //! have one and take several passes over memory. The network calls only what stands here, so there is one definition of it.
-//! Where candle has nothing fused for the CPU, `fused` has. Each row of a result depends on that row of the input alone.
+//! For the CPU, `fused` has its own. Each row of a result depends on that row of the input alone.
 
 mod fused;
 
@@ -21,6 +21,7 @@ impl Mode {
     /// `x / sqrt(mean(x²) + eps) * weight` over the last dimension.
     pub(super) fn rms_norm(self, x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
         match self {
+            Self::Inference if fused::applies(x) => fused::rms_norm(x, weight, eps as f32),
             Self::Inference => candle_nn::ops::rms_norm(&x.contiguous()?, weight, eps as f32),
             Self::Training => candle_nn::ops::rms_norm_slow(x, weight, eps as f32),
         }
@@ -29,6 +30,7 @@ impl Mode {
     /// `(x - mean) / sqrt(variance + eps) * weight + bias` over the last dimension.
     pub(super) fn layer_norm(self, x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f64) -> Result<Tensor> {
         match self {
+            Self::Inference if fused::applies(x) => fused::layer_norm(x, weight, bias, eps as f32),
             Self::Inference => candle_nn::ops::layer_norm(&x.contiguous()?, weight, bias, eps as f32),
             Self::Training => candle_nn::ops::layer_norm_slow(x, weight, bias, eps as f32),
         }
@@ -45,19 +47,31 @@ impl Mode {
         y.to_dtype(dtype)
     }
 
-    /// Turns the two halves of each head against each other. `x` is `[tokens, heads, width]`, `cos` and `sin` are
-    /// `[tokens, width / 2]`.
-    pub(super) fn rotary(self, x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
-        let half = x.dim(D::Minus1)? / 2;
+    /// Cuts rows into heads and turns the two halves of each against each other. `x` is `[tokens, heads * width]`, and its
+    /// rows may lie apart; `cos` and `sin` are `[tokens, width / 2]`. With a norm (its weight `[width]` and epsilon), each head
+    /// is normed as in [`Self::rms_norm`] before. The result is `[tokens, heads, width]`.
+    pub(super) fn rotary(
+        self,
+        x: &Tensor,
+        norm: Option<(&Tensor, f64)>,
+        (cos, sin): (&Tensor, &Tensor),
+    ) -> Result<Tensor> {
+        let half = cos.dim(D::Minus1)?;
+        if self == Self::Inference && fused::applies(x) {
+            let norm = norm.map(|(weight, eps)| (weight, eps as f32));
+            return fused::rotary(x, norm, cos, sin)?.reshape((x.dim(0)?, (), 2 * half));
+        }
+        let heads = x.contiguous()?.reshape((x.dim(0)?, (), 2 * half))?;
+        let heads = match norm {
+            Some((weight, eps)) => self.rms_norm(&heads, weight, eps)?,
+            None => heads,
+        };
+        let (cos, sin) = (cos.unsqueeze(1)?, sin.unsqueeze(1)?);
         match self {
             // A token is a batch entry of one position: that is what candle's kernel splits over threads.
-            Self::Inference => {
-                let (cos, sin) = (cos.unsqueeze(1)?, sin.unsqueeze(1)?);
-                candle_nn::rotary_emb::rope_thd(&x.contiguous()?.unsqueeze(1)?, &cos, &sin)?.squeeze(1)
-            }
+            Self::Inference => candle_nn::rotary_emb::rope_thd(&heads.unsqueeze(1)?, &cos, &sin)?.squeeze(1),
             Self::Training => {
-                let (cos, sin) = (cos.unsqueeze(1)?, sin.unsqueeze(1)?);
-                let (first, second) = (x.narrow(D::Minus1, 0, half)?, x.narrow(D::Minus1, half, half)?);
+                let (first, second) = (heads.narrow(D::Minus1, 0, half)?, heads.narrow(D::Minus1, half, half)?);
                 let turned_first = (first.broadcast_mul(&cos)? - second.broadcast_mul(&sin)?)?;
                 let turned_second = (second.broadcast_mul(&cos)? + first.broadcast_mul(&sin)?)?;
                 Tensor::cat(&[turned_first, turned_second], D::Minus1)
@@ -70,17 +84,25 @@ impl Mode {
         if self == Self::Inference && fused::applies(gate) {
             return fused::swiglu(gate, up);
         }
-        gate.silu()? * up
+        wide(gate, Tensor::silu)? * up
     }
 
     /// The approximation of GELU by tanh.
     pub(super) fn gelu_tanh(self, x: &Tensor) -> Result<Tensor> {
-        if self == Self::Inference && fused::applies(x) { fused::gelu_tanh(x) } else { x.gelu() }
+        if self == Self::Inference && fused::applies(x) { fused::gelu_tanh(x) } else { wide(x, Tensor::gelu) }
     }
 
     /// Exact GELU.
     pub(super) fn gelu(self, x: &Tensor) -> Result<Tensor> {
-        x.gelu_erf()
+        if self == Self::Inference && fused::applies(x) { fused::gelu(x) } else { x.gelu_erf() }
+    }
+}
+
+/// candle's own activations round after each of their steps where numbers have 16 bits.
+fn wide(x: &Tensor, activation: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+    match x.dtype() {
+        DType::BF16 | DType::F16 => activation(&x.to_dtype(DType::F32)?)?.to_dtype(x.dtype()),
+        _ => activation(x),
     }
 }
 

@@ -12,8 +12,8 @@ use candle_core::{Device, Result, Tensor};
 use pulp::{Arch, Simd, WithSimd, bytemuck};
 use rayon::prelude::*;
 
-use crate::model::Attend;
 use crate::model::cpu::{floats, math};
+use crate::model::{Attend, AttendByRows};
 
 /// Tokens of a block.
 pub const BLOCK: usize = 16;
@@ -91,32 +91,47 @@ pub struct CpuPass<'a> {
 
 impl Attend for CpuPass<'_> {
     fn attend(&mut self, layer: usize, query: &Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
-        let (tokens, heads, head_dim) = query.dims3()?;
+        self.write(layer, key, value)?;
+        self.read(layer, query, 0..key.dim(0)?)
+    }
+
+    fn by_rows(&mut self) -> Option<&mut dyn AttendByRows> {
+        Some(self)
+    }
+}
+
+impl AttendByRows for CpuPass<'_> {
+    fn write(&mut self, layer: usize, key: &Tensor, value: &Tensor) -> Result<()> {
         let shape = self.cache.shape;
+        let tokens = key.dim(0)?;
         if key.dims() != [tokens, shape.kv_heads, shape.head_dim] || value.dims() != key.dims() {
             candle_core::bail!("keys and values are not of the cache's shape");
         }
-        if head_dim != shape.head_dim || !heads.is_multiple_of(shape.kv_heads) {
-            candle_core::bail!("queries do not go with the cache's keys");
-        }
         let Some(layer) = self.cache.layers.get_mut(layer) else { candle_core::bail!("the cache has fewer layers") };
         for segment in self.segments {
-            let enough = segment.past + segment.rows.len() <= segment.blocks.len() * BLOCK;
-            let there = segment.blocks.iter().all(|block| (*block as usize + 1) * shape.block() <= layer.keys.len());
-            if !enough || !there || segment.rows.end > tokens {
-                candle_core::bail!("a sequence's blocks do not hold its tokens");
+            layer.check(shape, segment)?;
+            if segment.rows.end > tokens {
+                candle_core::bail!("a sequence's rows are not in the batch");
             }
         }
-        let output = floats(query, |query| {
-            floats(key, |key| {
-                floats(value, |value| {
-                    for segment in self.segments {
-                        layer.write(shape, segment, key, value);
-                    }
-                    Ok(layer.read(shape, self.segments, query, tokens, heads))
-                })
+        floats(key, |key| {
+            floats(value, |value| {
+                self.segments.iter().for_each(|segment| layer.write(shape, segment, key, value));
+                Ok(())
             })
-        })?;
+        })
+    }
+
+    fn read(&self, layer: usize, query: &Tensor, rows: Range<usize>) -> Result<Tensor> {
+        let (tokens, heads, head_dim) = query.dims3()?;
+        let shape = self.cache.shape;
+        if tokens != rows.len() || head_dim != shape.head_dim || !heads.is_multiple_of(shape.kv_heads) {
+            candle_core::bail!("queries do not go with the cache's keys");
+        }
+        let Some(layer) = self.cache.layers.get(layer) else { candle_core::bail!("the cache has fewer layers") };
+        self.segments.iter().try_for_each(|segment| layer.check(shape, segment))?;
+        let output =
+            floats(&query.contiguous()?, |query| Ok(layer.read(shape, self.segments, query, rows.clone(), heads)))?;
         Tensor::from_vec(output, (tokens, heads * head_dim), &Device::Cpu)
     }
 }
@@ -145,30 +160,56 @@ impl Layer {
         }
     }
 
-    /// `[tokens, heads, head_dim]`
-    fn read(&self, shape: Shape, segments: &[Segment<'_>], query: &[f32], tokens: usize, heads: usize) -> Vec<f32> {
+    /// That its blocks are there and hold its tokens.
+    fn check(&self, shape: Shape, segment: &Segment<'_>) -> Result<()> {
+        let enough = segment.past + segment.rows.len() <= segment.blocks.len() * BLOCK;
+        let there = segment.blocks.iter().all(|block| (*block as usize + 1) * shape.block() <= self.keys.len());
+        if !enough || !there {
+            candle_core::bail!("a sequence's blocks do not hold its tokens");
+        }
+        Ok(())
+    }
+
+    /// What some rows of the batch read: `[rows, heads, head_dim]`, as `query`.
+    fn read(
+        &self,
+        shape: Shape,
+        segments: &[Segment<'_>],
+        query: &[f32],
+        rows: Range<usize>,
+        heads: usize,
+    ) -> Vec<f32> {
         let Shape { kv_heads, head_dim } = shape;
         let group = heads / kv_heads;
-        let mut output = vec![0.0; tokens * heads * head_dim];
-        let work: usize =
-            segments.iter().map(|s| s.rows.len() * (s.past + s.rows.len())).sum::<usize>() * heads * head_dim;
+        let mut output = vec![0.0; rows.len() * heads * head_dim];
+        // Each segment with those of its rows that are asked for.
+        let parts: Vec<(&Segment<'_>, Range<usize>)> = segments
+            .iter()
+            .map(|segment| {
+                let numbers = |row: usize| row.clamp(segment.rows.start, segment.rows.end) - segment.rows.start;
+                (segment, numbers(rows.start)..numbers(rows.end))
+            })
+            .collect();
+        let keys = parts.iter().map(|(segment, numbers)| numbers.len() * (segment.past + numbers.end));
+        let work = keys.sum::<usize>() * heads * head_dim;
         let threads = rayon::current_num_threads();
         // Shares of some rows and one key head: its queries stand side by side in a row.
         let rows_a_share = if threads == 1 || work < SHARED_FROM { usize::MAX } else { ROWS * 4 };
         let mut shares = Vec::new();
-        for segment in segments {
+        for (segment, all) in parts {
             for head in 0..kv_heads {
-                let mut numbers = 0..0;
-                while numbers.end < segment.rows.len() {
-                    numbers = numbers.end..segment.rows.len().min(numbers.end.saturating_add(rows_a_share));
-                    shares.push(Share { layer: self, shape, segment, numbers: numbers.clone(), head, group, query });
+                let mut numbers = all.start..all.start;
+                while numbers.end < all.end {
+                    numbers = numbers.end..all.end.min(numbers.end.saturating_add(rows_a_share));
+                    let (first, numbers) = (rows.start, numbers.clone());
+                    shares.push(Share { layer: self, shape, segment, numbers, head, group, query, first });
                 }
             }
         }
         let mut put = |share: &Share<'_>, part: &[f32]| {
             let width = group * head_dim;
             for (number, from) in share.numbers.clone().zip(part.chunks_exact(width)) {
-                let at = ((share.segment.rows.start + number) * kv_heads + share.head) * width;
+                let at = ((share.segment.rows.start + number - rows.start) * kv_heads + share.head) * width;
                 output[at..at + width].copy_from_slice(from);
             }
         };
@@ -204,6 +245,8 @@ struct Share<'a> {
     /// Query heads of a key head.
     group: usize,
     query: &'a [f32],
+    /// Which row of the batch its first is.
+    first: usize,
 }
 
 /// Buffers that are used again.
@@ -233,7 +276,7 @@ impl Share<'_> {
             let mut seen = [0; ROWS];
             for (row, seen) in rows.clone().zip(&mut seen) {
                 let number = self.numbers.start + row / self.group;
-                let token = self.segment.rows.start + number;
+                let token = self.segment.rows.start + number - self.first;
                 let at = (token * self.shape.kv_heads + self.head) * width + row % self.group * head_dim;
                 room.query.extend(self.query[at..at + head_dim].iter().map(|query| query * scale));
                 *seen = self.segment.past + number + 1;
@@ -261,24 +304,24 @@ impl WithSimd for Tile<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        // Vectors of a block, and of a piece of a value that stays in registers.
+        // Vectors of a block, and of a piece of a value that stays in registers with one or two rows, and with more.
         match S::F32_LANES {
-            16 => self.rows::<S, 1, 4>(simd),
-            8 => self.rows::<S, 2, 2>(simd),
-            4 => self.rows::<S, 4, 2>(simd),
-            _ => self.rows::<S, BLOCK, 2>(simd),
+            16 => self.rows::<S, 1, 4, 4>(simd),
+            8 => self.rows::<S, 2, 4, 2>(simd),
+            4 => self.rows::<S, 4, 4, 2>(simd),
+            _ => self.rows::<S, BLOCK, 4, 2>(simd),
         }
     }
 }
 
 impl Tile<'_> {
     #[inline(always)]
-    fn rows<S: Simd, const V: usize, const PIECE: usize>(self, simd: S) {
+    fn rows<S: Simd, const V: usize, const FEW: usize, const MANY: usize>(self, simd: S) {
         match self.seen.len() {
-            1 => self.all::<S, 1, V, PIECE>(simd),
-            2 => self.all::<S, 2, V, PIECE>(simd),
-            3 => self.all::<S, 3, V, PIECE>(simd),
-            _ => self.all::<S, ROWS, V, PIECE>(simd),
+            1 => self.all::<S, 1, V, FEW>(simd),
+            2 => self.all::<S, 2, V, FEW>(simd),
+            3 => self.all::<S, 3, V, MANY>(simd),
+            _ => self.all::<S, ROWS, V, MANY>(simd),
         }
     }
 
@@ -291,25 +334,20 @@ impl Tile<'_> {
         let keys = blocks.len() * BLOCK;
         weights.clear();
         weights.resize(R * keys, 0.0);
-        // Scores.
+        // Scores. One or two rows alone would wait for each sum: they meet two blocks at a time.
         let queries: [&[f32]; R] = std::array::from_fn(|row| &query[row * head_dim..][..head_dim]);
-        for (number, block) in blocks.iter().enumerate() {
+        let block = |block: &u32| {
             let at = share.shape.at(*block, share.head);
             let (vectors, _) = S::as_simd_f32s(&share.layer.keys[at..at + head_dim * BLOCK]);
-            let (vectors, _) = vectors.as_chunks::<V>();
-            let mut sums = [[simd.splat_f32s(0.0); V]; R];
-            for (at, keys) in vectors[..head_dim].iter().enumerate() {
-                for (sums, query) in sums.iter_mut().zip(&queries) {
-                    let query = simd.splat_f32s(query[at]);
-                    for (sum, key) in sums.iter_mut().zip(keys) {
-                        *sum = simd.mul_add_e_f32s(query, *key, *sum);
-                    }
-                }
-            }
-            for (row, sums) in sums.iter().enumerate() {
-                let at = row * keys + number * BLOCK;
-                weights[at..at + BLOCK].copy_from_slice(bytemuck::cast_slice(sums));
-            }
+            vectors.as_chunks::<V>().0
+        };
+        let (pairs, single) = if R <= 2 { blocks.as_chunks::<2>() } else { (&[][..], blocks) };
+        for (number, pair) in pairs.iter().enumerate() {
+            let scores = scores::<S, R, V, 2>(simd, queries, [block(&pair[0]), block(&pair[1])]);
+            put(&scores, weights, keys, 2 * number);
+        }
+        for (number, single) in single.iter().enumerate() {
+            put(&scores::<S, R, V, 1>(simd, queries, [block(single)]), weights, keys, 2 * pairs.len() + number);
         }
         // Softmax, not yet divided by its sum. What a row does not see weighs nothing.
         let mut total = [0.0; R];
@@ -320,6 +358,8 @@ impl Tile<'_> {
         }
         // Values, a piece of the head at a time.
         let lanes = PIECE * S::F32_LANES;
+        let whole = head_dim.is_multiple_of(lanes);
+        let rows: [&[f32]; R] = std::array::from_fn(|row| &weights[row * keys..][..keys]);
         let mut first = 0;
         while first < head_dim {
             let mut sums = [[simd.splat_f32s(0.0); PIECE]; R];
@@ -327,15 +367,18 @@ impl Tile<'_> {
             for (number, block) in blocks.iter().enumerate() {
                 let at = share.shape.at(*block, share.head);
                 let values = &share.layer.values[at..at + head_dim * BLOCK];
-                let held = BLOCK.min(most - number * BLOCK);
-                for (slot, value) in values.chunks_exact(head_dim).take(held).enumerate() {
-                    let value = vectors_of::<S, PIECE>(simd, &value[first..first + piece]);
-                    for (row, sums) in sums.iter_mut().enumerate() {
-                        let weight = simd.splat_f32s(weights[row * keys + number * BLOCK + slot]);
-                        for (sum, value) in sums.iter_mut().zip(&value) {
-                            *sum = simd.mul_add_e_f32s(weight, *value, *sum);
-                        }
-                    }
+                let from = number * BLOCK;
+                let held = from..most.min(from + BLOCK);
+                let weights: [&[f32]; R] = std::array::from_fn(|row| &rows[row][held.clone()]);
+                if whole {
+                    let (values, _) = S::as_simd_f32s(values);
+                    let (values, _) = values.as_chunks::<PIECE>();
+                    let values = values.iter().skip(first / lanes).step_by(head_dim / lanes);
+                    add(simd, values, weights, &mut sums);
+                } else {
+                    let values = values.chunks_exact(head_dim);
+                    let values = values.map(|value| vectors_of::<S, PIECE>(simd, &value[first..first + piece]));
+                    add(simd, values, weights, &mut sums);
                 }
             }
             for ((sums, total), output) in sums.iter().zip(&total).zip(output.chunks_exact_mut(head_dim)) {
@@ -345,6 +388,62 @@ impl Tile<'_> {
                 }
             }
             first += piece;
+        }
+    }
+}
+
+/// Products of each query with the keys of some blocks.
+#[inline(always)]
+fn scores<S: Simd, const R: usize, const V: usize, const B: usize>(
+    simd: S,
+    queries: [&[f32]; R],
+    blocks: [&[[S::f32s; V]]; B],
+) -> [[[S::f32s; V]; B]; R] {
+    let mut sums = [[[simd.splat_f32s(0.0); V]; B]; R];
+    let depth = blocks.iter().map(|keys| keys.len()).chain(queries.iter().map(|query| query.len())).min().unwrap_or(0);
+    let (queries, blocks) = (queries.map(|query| &query[..depth]), blocks.map(|keys| &keys[..depth]));
+    for at in 0..depth {
+        for (sums, query) in sums.iter_mut().zip(&queries) {
+            let query = simd.splat_f32s(query[at]);
+            for (sums, keys) in sums.iter_mut().zip(&blocks) {
+                for (sum, key) in sums.iter_mut().zip(&keys[at]) {
+                    *sum = simd.mul_add_e_f32s(query, *key, *sum);
+                }
+            }
+        }
+    }
+    sums
+}
+
+/// Puts scores where the blocks' keys stand in each row's weights.
+#[inline(always)]
+fn put<F: bytemuck::NoUninit, const R: usize, const V: usize, const B: usize>(
+    scores: &[[[F; V]; B]; R],
+    weights: &mut [f32],
+    keys: usize,
+    block: usize,
+) {
+    for (row, scores) in scores.iter().enumerate() {
+        let scores: &[f32] = bytemuck::cast_slice(scores.as_flattened());
+        weights[row * keys + block * BLOCK..][..scores.len()].copy_from_slice(scores);
+    }
+}
+
+/// Adds to each row's sums a piece of some values, weighed.
+#[inline(always)]
+fn add<S: Simd, V: std::borrow::Borrow<[S::f32s; PIECE]>, const R: usize, const PIECE: usize>(
+    simd: S,
+    values: impl Iterator<Item = V>,
+    weights: [&[f32]; R],
+    sums: &mut [[S::f32s; PIECE]; R],
+) {
+    let held = weights.iter().map(|weights| weights.len()).min().unwrap_or(0);
+    for (slot, value) in values.take(held).enumerate() {
+        for (weights, sums) in weights.iter().zip(sums.iter_mut()) {
+            let weight = simd.splat_f32s(weights[slot]);
+            for (sum, value) in sums.iter_mut().zip(value.borrow()) {
+                *sum = simd.mul_add_e_f32s(weight, *value, *sum);
+            }
         }
     }
 }

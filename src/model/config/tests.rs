@@ -66,6 +66,16 @@ fn a_tied_head_is_found_at_either_level() {
 }
 
 #[test]
+fn the_stored_type_is_found_under_both_names_and_at_either_level() {
+    let bare = with(tiny(), "torch_dtype", Value::Null);
+    assert_eq!(ModelConfig::parse(&bare).expect("parses").stored_dtype, None);
+    for path in ["dtype", "torch_dtype", "text_config.dtype", "text_config.torch_dtype"] {
+        let config = with(bare.clone(), path, json!("bfloat16"));
+        assert_eq!(ModelConfig::parse(&config).expect("parses").stored_dtype.as_deref(), Some("bfloat16"), "{path}");
+    }
+}
+
+#[test]
 fn what_may_be_left_out_is_filled_in() {
     let mut config = tiny();
     for field in ["head_dim", "num_key_value_heads", "rms_norm_eps", "attention_bias", "hidden_act", "eos_token_id"] {

@@ -35,6 +35,123 @@ pub fn gelu_tanh(input: &[f32], output: &mut [f32]) {
     Arch::new().dispatch(GeluTanh(input, output));
 }
 
+/// `x (1 + erf(x / sqrt(2))) / 2`, elementwise: GELU itself. What is longer is left out.
+pub fn gelu(input: &[f32], output: &mut [f32]) {
+    struct Gelu<'a>(&'a [f32], &'a mut [f32]);
+    impl WithSimd for Gelu<'_> {
+        type Output = ();
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, _: S) {
+            for (x, output) in self.0.iter().zip(self.1) {
+                *output = 0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2));
+            }
+        }
+    }
+    Arch::new().dispatch(Gelu(input, output));
+}
+
+/// The error function, within 2e-7: formula 7.1.26 of Abramowitz and Stegun.
+#[inline(always)]
+fn erf(x: f32) -> f32 {
+    let size = x.abs();
+    let t = 1.0 / 0.327_591_1_f32.mul_add(size, 1.0);
+    let mut sum = 1.061_405_4_f32;
+    for coefficient in [-1.453_152, 1.421_413_7, -0.284_496_74, 0.254_829_6] {
+        sum = sum.mul_add(t, coefficient);
+    }
+    (1.0 - sum * t * exp(-size * size)).copysign(x)
+}
+
+/// `x / sqrt(mean(x²) + eps) * weight`.
+pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, output: &mut [f32]) {
+    struct RmsNorm<'a>(&'a [f32], &'a [f32], f32, &'a mut [f32]);
+    impl WithSimd for RmsNorm<'_> {
+        type Output = ();
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, _: S) {
+            let Self(x, weight, eps, output) = self;
+            let scale = inverse_size(x, eps);
+            for ((x, weight), output) in x.iter().zip(weight).zip(output) {
+                *output = x * (scale * weight);
+            }
+        }
+    }
+    Arch::new().dispatch(RmsNorm(x, weight, eps, output));
+}
+
+/// `(x - mean) / sqrt(variance + eps) * weight + bias`.
+pub fn layer_norm(x: &[f32], (weight, bias): (&[f32], &[f32]), eps: f32, output: &mut [f32]) {
+    struct LayerNorm<'a>(&'a [f32], (&'a [f32], &'a [f32]), f32, &'a mut [f32]);
+    impl WithSimd for LayerNorm<'_> {
+        type Output = ();
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, _: S) {
+            let Self(x, (weight, bias), eps, output) = self;
+            let mean = sum(x, |x| x) / x.len() as f32;
+            for (x, output) in x.iter().zip(output.iter_mut()) {
+                *output = x - mean;
+            }
+            let scale = inverse_size(output, eps);
+            for ((output, weight), bias) in output.iter_mut().zip(weight).zip(bias) {
+                *output = (*output * scale).mul_add(*weight, *bias);
+            }
+        }
+    }
+    Arch::new().dispatch(LayerNorm(x, (weight, bias), eps, output));
+}
+
+/// Turns the two halves of each head of a row against each other. `cos` and `sin` are half a head long. With a norm (a
+/// head's weight, and epsilon), each head is normed as by [`rms_norm`] before.
+pub fn rotary(x: &[f32], norm: Option<(&[f32], f32)>, (cos, sin): (&[f32], &[f32]), output: &mut [f32]) {
+    struct Rotary<'a>(&'a [f32], Option<(&'a [f32], f32)>, (&'a [f32], &'a [f32]), &'a mut [f32]);
+    impl WithSimd for Rotary<'_> {
+        type Output = ();
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, _: S) {
+            let Self(x, norm, (cos, sin), output) = self;
+            let width = 2 * cos.len();
+            for (x, output) in x.chunks_exact(width).zip(output.chunks_exact_mut(width)) {
+                output.copy_from_slice(x);
+                if let Some((weight, eps)) = norm {
+                    let scale = inverse_size(x, eps);
+                    for (output, weight) in output.iter_mut().zip(weight) {
+                        *output *= scale * weight;
+                    }
+                }
+                let (first, second) = output.split_at_mut(cos.len());
+                for (((a, b), cos), sin) in first.iter_mut().zip(second).zip(cos).zip(sin) {
+                    (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+                }
+            }
+        }
+    }
+    if !cos.is_empty() {
+        Arch::new().dispatch(Rotary(x, norm, (cos, sin), output));
+    }
+}
+
+/// `1 / sqrt(mean(x²) + eps)`
+#[inline(always)]
+fn inverse_size(x: &[f32], eps: f32) -> f32 {
+    1.0 / (sum(x, |x| x * x) / x.len() as f32 + eps).sqrt()
+}
+
+/// In sixteen parts that are added up at the end, on every machine.
+#[inline(always)]
+fn sum(x: &[f32], of: impl Fn(f32) -> f32) -> f32 {
+    let mut sums = [0.0; 16];
+    let (whole, rest) = x.as_chunks::<16>();
+    for part in whole {
+        for (sum, x) in sums.iter_mut().zip(part) {
+            *sum += of(*x);
+        }
+    }
+    for (sum, x) in sums.iter_mut().zip(rest) {
+        *sum += of(*x);
+    }
+    sums.iter().sum()
+}
+
 /// `e` to the power of `x`, within 2.5e-7 of the result where that is a normal number; below it is 0, and above 88.37
 /// infinity. A polynomial of what is left of the argument after whole powers of two (Cephes' coefficients), without branches,
 /// so that loops of it become vector code.
@@ -44,8 +161,12 @@ pub fn exp(x: f32) -> f32 {
     // ln 2 in two parts, so that the difference below is exact.
     const LN_2_HIGH: f32 = 355.0 / 512.0;
     const LN_2_LOW: f32 = -2.121_944_4e-4;
+    // Adding it rounds to a whole number, to even where two are as near, and leaves that in the lowest bits. A conversion to
+    // an integer would be checked number by number.
+    const ROUND: f32 = 12_582_912.0;
     let clamped = x.clamp(-87.336_54, 88.376_26);
-    let power = (clamped * LOG2_E).round_ties_even();
+    let rounded = clamped.mul_add(LOG2_E, ROUND);
+    let power = rounded - ROUND;
     let rest = power.mul_add(-LN_2_HIGH, clamped);
     let rest = power.mul_add(-LN_2_LOW, rest);
     let mut sum = 1.987_569_1e-4_f32;
@@ -53,8 +174,8 @@ pub fn exp(x: f32) -> f32 {
         sum = sum.mul_add(rest, coefficient);
     }
     let sum = (rest * rest).mul_add(sum, rest) + 1.0;
-    // The exponent's bits; the clamp keeps it in range.
-    let scale = f32::from_bits(((power as i32 + 127) as u32) << 23);
+    // The exponent's bits; the clamp keeps it in range. What is above them is shifted out.
+    let scale = f32::from_bits(rounded.to_bits().wrapping_add(127) << 23);
     let result = sum * scale;
     let result = if x < -87.336_54 { 0.0 } else { result };
     let result = if x > 88.376_26 { f32::INFINITY } else { result };

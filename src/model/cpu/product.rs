@@ -4,16 +4,18 @@
 //! takes five to fifteen times as long as the product itself. Here every output is one chain of fused multiplications and
 //! additions in the order of the inputs, whatever the number of rows and threads is.
 
-use std::ops::Range;
-
 use half::bf16;
-use pulp::{Arch, Simd, WithSimd, bytemuck};
+use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 /// Outputs that are computed side by side.
 const PANEL: usize = 32;
 /// Multiplications below which a second thread costs more than it brings.
-const SHARED_FROM: usize = 1 << 17;
+const SHARED_FROM: usize = 1 << 19;
+/// Inputs whose part of a panel, 8 KiB, stays in the first cache for all rows, while the next is on its way.
+const DEPTH: usize = 64;
+/// Rows whose numbers stay in the second cache while all panels pass.
+const ROWS_AT_ONCE: usize = 96;
 /// Rows for each thread from which rows, not outputs, are shared out.
 const ROWS_A_THREAD: usize = 16;
 
@@ -168,47 +170,65 @@ impl<W: Weight> WithSimd for Block<'_, W> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        // Rows and vectors a tile: what the registers of such a machine hold.
+        // Rows of a tile; vectors of a panel; vectors of a tile with many rows, and with one or two: what registers hold.
         match S::F32_LANES {
-            16 => self.tiles::<S, 8, 2>(simd),
-            8 => self.tiles::<S, 3, 4>(simd),
-            4 => self.tiles::<S, 3, 8>(simd),
-            _ => self.tiles::<S, 1, PANEL>(simd),
+            16 => self.tiles::<S, 8, 2, 2, 2>(simd),
+            8 => self.tiles::<S, 6, 4, 2, 4>(simd),
+            4 => self.tiles::<S, 6, 8, 2, 4>(simd),
+            _ => self.tiles::<S, 2, PANEL, 4, 8>(simd),
         }
     }
 }
 
 impl<W: Weight> Block<'_, W> {
     #[inline(always)]
-    fn tiles<S: Simd, const ROWS: usize, const VECTORS: usize>(self, simd: S) {
+    fn tiles<S: Simd, const ROWS: usize, const PANEL_VECTORS: usize, const MANY: usize, const FEW: usize>(
+        self,
+        simd: S,
+    ) {
         let Self { input, inputs, panels, outputs, output } = self;
-        let mut tiles = vec![0.0; input.len()];
-        for (rows, tile) in input.chunks(ROWS * inputs).zip(tiles.chunks_mut(ROWS * inputs)) {
-            if rows.len() == ROWS * inputs {
-                interleave::<ROWS>(rows, tile);
-            } else {
-                let count = rows.len() / inputs;
-                for (row, values) in rows.chunks_exact(inputs).enumerate() {
-                    tile.iter_mut().skip(row).step_by(count).zip(values).for_each(|(to, value)| *to = *value);
+        let rows_at_once = ROWS_AT_ONCE / ROWS * ROWS;
+        let most = input.len().min(rows_at_once * inputs);
+        // Rows, interleaved; a panel's sums, row by row; a panel to widen.
+        let (mut tiles, mut sums, mut room) = (vec![0.0; most], vec![0.0; most / inputs * PANEL], Vec::new());
+        let blocks = input.chunks(rows_at_once * inputs).zip(output.chunks_mut(rows_at_once * outputs));
+        for (input, output) in blocks {
+            let (tiles, sums) = (&mut tiles[..input.len()], &mut sums[..input.len() / inputs * PANEL]);
+            for (rows, tile) in input.chunks(ROWS * inputs).zip(tiles.chunks_mut(ROWS * inputs)) {
+                if rows.len() == ROWS * inputs {
+                    interleave::<ROWS>(rows, tile);
+                } else {
+                    let count = rows.len() / inputs;
+                    for (row, values) in rows.chunks_exact(inputs).enumerate() {
+                        tile.iter_mut().skip(row).step_by(count).zip(values).for_each(|(to, value)| *to = *value);
+                    }
                 }
             }
-        }
-        let mut room = Vec::new();
-        for (number, panel) in panels.chunks_exact(inputs * PANEL).enumerate() {
-            let panel = W::wide(panel, &mut room);
-            let columns = number * PANEL..((number + 1) * PANEL).min(outputs);
-            for (rows, output) in tiles.chunks(ROWS * inputs).zip(output.chunks_mut(ROWS * outputs)) {
-                let columns = (outputs, columns.clone());
-                match rows.len() / inputs {
-                    1 => tile::<S, 1, VECTORS>(simd, rows, panel, output, columns),
-                    2 if ROWS >= 2 => tile::<S, 2, VECTORS>(simd, rows, panel, output, columns),
-                    3 if ROWS >= 3 => tile::<S, 3, VECTORS>(simd, rows, panel, output, columns),
-                    4 if ROWS >= 4 => tile::<S, 4, VECTORS>(simd, rows, panel, output, columns),
-                    5 if ROWS >= 5 => tile::<S, 5, VECTORS>(simd, rows, panel, output, columns),
-                    6 if ROWS >= 6 => tile::<S, 6, VECTORS>(simd, rows, panel, output, columns),
-                    7 if ROWS >= 7 => tile::<S, 7, VECTORS>(simd, rows, panel, output, columns),
-                    _ if ROWS >= 8 => tile::<S, 8, VECTORS>(simd, rows, panel, output, columns),
-                    _ => {}
+            for (number, panel) in panels.chunks_exact(inputs * PANEL).enumerate() {
+                sums.fill(0.0);
+                let panel = W::wide(panel, &mut room);
+                for (part, panel) in panel.chunks(DEPTH * PANEL).enumerate() {
+                    let (panel, _) = S::as_simd_f32s(panel);
+                    let (panel, _) = panel.as_chunks::<PANEL_VECTORS>();
+                    for (rows, sums) in tiles.chunks(ROWS * inputs).zip(sums.chunks_mut(ROWS * PANEL)) {
+                        let count = rows.len() / inputs;
+                        let rows = &rows[part * DEPTH * count..][..panel.len() * count];
+                        match count {
+                            1 => tile::<S, 1, PANEL_VECTORS, FEW>(simd, rows, panel, sums),
+                            2 => tile::<S, 2, PANEL_VECTORS, FEW>(simd, rows, panel, sums),
+                            3 if ROWS >= 3 => tile::<S, 3, PANEL_VECTORS, MANY>(simd, rows, panel, sums),
+                            4 if ROWS >= 4 => tile::<S, 4, PANEL_VECTORS, MANY>(simd, rows, panel, sums),
+                            5 if ROWS >= 5 => tile::<S, 5, PANEL_VECTORS, MANY>(simd, rows, panel, sums),
+                            6 if ROWS >= 6 => tile::<S, 6, PANEL_VECTORS, MANY>(simd, rows, panel, sums),
+                            7 if ROWS >= 7 => tile::<S, 7, PANEL_VECTORS, MANY>(simd, rows, panel, sums),
+                            _ if ROWS >= 8 => tile::<S, 8, PANEL_VECTORS, MANY>(simd, rows, panel, sums),
+                            _ => {}
+                        }
+                    }
+                }
+                let columns = number * PANEL..((number + 1) * PANEL).min(outputs);
+                for (output, sums) in output.chunks_exact_mut(outputs).zip(sums.chunks_exact(PANEL)) {
+                    output[columns.clone()].copy_from_slice(&sums[..columns.len()]);
                 }
             }
         }
@@ -229,30 +249,33 @@ fn interleave<const ROWS: usize>(rows: &[f32], tile: &mut [f32]) {
     }
 }
 
-/// Some rows, interleaved, against one panel: all sums stay in registers.
+/// Adds to `sums`, `[ROWS, PANEL]`, the products of some interleaved rows with a part of a panel: some of its vectors at a
+/// time, so that their sums stay in registers.
 #[inline(always)]
-fn tile<S: Simd, const ROWS: usize, const VECTORS: usize>(
+fn tile<S: Simd, const ROWS: usize, const PANEL_VECTORS: usize, const VECTORS: usize>(
     simd: S,
     rows: &[f32],
-    panel: &[f32],
-    output: &mut [f32],
-    (outputs, columns): (usize, Range<usize>),
+    panel: &[[S::f32s; PANEL_VECTORS]],
+    sums: &mut [f32],
 ) {
     let (rows, _) = rows.as_chunks::<ROWS>();
-    let (panel, _) = S::as_simd_f32s(panel);
-    let (panel, _) = panel.as_chunks::<VECTORS>();
-    let mut sums = [[simd.splat_f32s(0.0); VECTORS]; ROWS];
-    for (values, weights) in rows.iter().zip(panel) {
-        for (sums, value) in sums.iter_mut().zip(values) {
-            let value = simd.splat_f32s(*value);
-            for (sum, weights) in sums.iter_mut().zip(weights) {
-                *sum = simd.mul_add_e_f32s(value, *weights, *sum);
+    let (all, _) = S::as_mut_simd_f32s(sums);
+    let (all, _) = all.as_chunks_mut::<PANEL_VECTORS>();
+    let Some(all) = all.first_chunk_mut::<ROWS>() else { return };
+    for at in (0..PANEL_VECTORS).step_by(VECTORS) {
+        let mut sums: [[S::f32s; VECTORS]; ROWS] = std::array::from_fn(|row| std::array::from_fn(|v| all[row][at + v]));
+        for (values, weights) in rows.iter().zip(panel) {
+            let Some(weights) = weights[at..].first_chunk::<VECTORS>() else { return };
+            for (sums, value) in sums.iter_mut().zip(values) {
+                let value = simd.splat_f32s(*value);
+                for (sum, weights) in sums.iter_mut().zip(weights) {
+                    *sum = simd.mul_add_e_f32s(value, *weights, *sum);
+                }
             }
         }
-    }
-    for (sums, output) in sums.iter().zip(output.chunks_exact_mut(outputs)) {
-        let sums: &[f32] = bytemuck::cast_slice(sums);
-        output[columns.clone()].copy_from_slice(&sums[..columns.len()]);
+        for (to, sums) in all.iter_mut().zip(&sums) {
+            to[at..at + VECTORS].copy_from_slice(sums);
+        }
     }
 }
 

@@ -30,8 +30,34 @@ fn fused_operations_equal_their_formulas() {
     both(|mode| mode.swiglu(&x, &y));
     both(|mode| mode.gelu_tanh(&x));
     both(|mode| mode.gelu(&x));
-    let (angles, heads) = (matrix(7, 4, 5), x.reshape((7, 3, 8)).expect("heads"));
-    both(|mode| mode.rotary(&heads, &angles.cos()?, &angles.sin()?));
+    let (angles, norm) = (matrix(7, 4, 5), weight.narrow(0, 0, 8).expect("a head"));
+    let joint = matrix(7, 30, 6).narrow(1, 2, 24).expect("a part");
+    for x in [&x, &joint] {
+        both(|mode| mode.rotary(x, None, (&angles.cos()?, &angles.sin()?)));
+        both(|mode| mode.rotary(x, Some((&norm, 1e-6)), (&angles.cos()?, &angles.sin()?)));
+        both(|mode| mode.rms_norm(x, &weight, 1e-6));
+    }
+}
+
+#[test]
+fn many_rows_are_each_what_they_are_alone() {
+    let (x, weight) = (matrix(600, 24, 1), matrix(1, 24, 3).squeeze(0).expect("a row"));
+    let together = Mode::Inference.layer_norm(&x, &weight, &weight, 1e-6).expect("fused");
+    for row in [0, 341, 342, 599] {
+        let alone = Mode::Inference.layer_norm(&x.narrow(0, row, 1).expect("a row"), &weight, &weight, 1e-6);
+        let there = together.narrow(0, row, 1).and_then(|row| row.to_vec2::<f32>()).expect("a row");
+        assert_eq!(there, alone.and_then(|row| row.to_vec2::<f32>()).expect("a row"));
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let (x, weight) = (matrix(3, 8, 1), matrix(1, 6, 2).squeeze(0).expect("a row"));
+    let mode = Mode::Inference;
+    assert!(mode.rms_norm(&x, &weight, 1e-6).is_err() && mode.layer_norm(&x, &weight, &weight, 1e-6).is_err());
+    let angles = matrix(3, 3, 3);
+    assert!(mode.rotary(&x, None, (&angles, &angles)).is_err());
+    assert!(mode.rotary(&x, Some((&weight, 1e-6)), (&matrix(3, 4, 1), &matrix(3, 4, 1))).is_err());
 }
 
 #[test]
@@ -58,7 +84,7 @@ fn formulas_have_gradients() {
     let x = Var::from_tensor(&matrix(3, 8, 1)).expect("a variable");
     let weight = matrix(1, 8, 2).squeeze(0).expect("a row");
     let mode = Mode::Training;
-    let turned = matrix(3, 2, 3);
+    let (turned, norm) = (matrix(3, 2, 3), weight.narrow(0, 0, 4).expect("a head"));
     let results = [
         mode.rms_norm(&x, &weight, 1e-6),
         mode.layer_norm(&x, &weight, &weight, 1e-6),
@@ -67,7 +93,8 @@ fn formulas_have_gradients() {
         mode.swiglu(&matrix(3, 8, 4), &x),
         mode.gelu_tanh(&x),
         mode.gelu(&x),
-        x.reshape((3, 2, 4)).and_then(|heads| mode.rotary(&heads, &turned.cos()?, &turned.sin()?)),
+        turned.cos().and_then(|cos| mode.rotary(&x, None, (&cos, &turned.sin()?))),
+        turned.cos().and_then(|cos| mode.rotary(&x, Some((&norm, 1e-6)), (&cos, &turned.sin()?))),
     ];
     for (index, y) in results.into_iter().enumerate() {
         let loss = y.and_then(|y| (y.flatten_all()? * matrix(1, 24, 9).flatten_all()?)?.sum_all()).expect("a loss");

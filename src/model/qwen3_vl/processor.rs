@@ -70,9 +70,9 @@ pub(in crate::model) fn video(config: &ProcessorConfig, frames: &[Frame]) -> Res
                 for frame in layer * depth..(layer + 1) * depth {
                     let rgb = &frames.get(frame).unwrap_or(last).rgb;
                     for y in row * side..(row + 1) * side {
-                        let start = (y * width + column * side) * 3 + channel;
-                        let pixels = rgb[start..].iter().step_by(3).take(side);
-                        values.extend(pixels.map(|value| colours[usize::from(*value)]));
+                        let start = (y * width + column * side) * 3;
+                        let (pixels, _) = rgb[start..start + 3 * side].as_chunks::<3>();
+                        values.extend(pixels.iter().map(|pixel| colours[usize::from(pixel[channel])]));
                     }
                 }
             }

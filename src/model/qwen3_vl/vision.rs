@@ -155,14 +155,15 @@ impl VisionTower {
         Ok((self.merge(&self.merger, &x)?, deepstack))
     }
 
-    fn block(&self, block: &Block, x: &Tensor, (cos, sin): (&Tensor, &Tensor), runs: &[Run]) -> Result<Tensor> {
+    fn block(&self, block: &Block, x: &Tensor, angles: (&Tensor, &Tensor), runs: &[Run]) -> Result<Tensor> {
         let (heads, hidden) = (self.config.heads, self.config.hidden_size);
         let (patches, width) = (x.dim(0)?, hidden / heads);
         let qkv = block.qkv.forward(&block.before_attention.forward(x, self.mode)?)?;
-        let part = |index: usize| qkv.narrow(1, index * hidden, hidden)?.contiguous()?.reshape((patches, heads, width));
-        let query = (self.mode.rotary(&part(0)?, cos, sin)? * (1.0 / (width as f64).sqrt()))?;
-        let key = self.mode.rotary(&part(1)?, cos, sin)?;
-        let read = self.attention(&query, &key, &part(2)?, runs)?;
+        let part = |index: usize| qkv.narrow(1, index * hidden, hidden);
+        let query = (self.mode.rotary(&part(0)?, None, angles)? * (1.0 / (width as f64).sqrt()))?;
+        let key = self.mode.rotary(&part(1)?, None, angles)?;
+        let value = part(2)?.contiguous()?.reshape((patches, heads, width))?;
+        let read = self.attention(&query, &key, &value, runs)?;
         let x = (x + block.output.forward(&read)?)?;
         let inner = block.up.forward(&block.before_mlp.forward(&x, self.mode)?)?;
         &x + block.down.forward(&self.mode.gelu_tanh(&inner)?)?

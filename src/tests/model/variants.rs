@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use candle_core::{DType, Device, Result, Tensor};
+use paravt::engine::native::attention::{CpuCache, Segment};
 use paravt::model::{
     Attend, Causal, LoadOptions, Mode, ModelError, Patches, Quantization, Qwen3Vl, TextInput, VisionRows,
 };
@@ -70,6 +71,35 @@ fn a_layer_of_a_video_is_the_image_of_its_frames() {
         let part = whole.embeddings.narrow(0, layer * tokens, tokens).expect("rows");
         assert!(distance(&part, &alone.embeddings) < 1e-5);
     }
+}
+
+#[test]
+fn rows_that_are_shared_out_are_what_one_thread_makes_of_them() {
+    let model = load(&tiny_folder(), Mode::Inference);
+    let config = &model.config().text;
+    let lengths = [40, 1, 21];
+    let tokens: Vec<u32> = (0..62).map(|at| 300 + at * 7 % 900).collect();
+    let positions: Vec<[u32; 3]> = lengths.iter().flat_map(|length| (0..*length).map(|at| [at; 3])).collect();
+    let outputs = [39, 40, 61];
+    let input = TextInput { tokens: &tokens, positions: &positions, vision: &[], outputs: &outputs };
+    let segments = [
+        Segment { rows: 0..40, past: 0, blocks: &[5, 1, 8] },
+        Segment { rows: 40..41, past: 0, blocks: &[2] },
+        Segment { rows: 41..62, past: 0, blocks: &[7, 0] },
+    ];
+    let with = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("starts");
+        let mut cache = CpuCache::new(config.layers, 9, config.kv_heads, config.head_dim);
+        pool.install(|| model.forward(&input, &mut cache.pass(&segments))).expect("logits")
+    };
+    let alone = with(1);
+    for threads in [2, 3] {
+        let (alone, shared) = (alone.to_vec2::<f32>(), with(threads).to_vec2::<f32>());
+        assert_eq!(alone.expect("logits"), shared.expect("logits"));
+    }
+    let lengths = lengths.map(|length| length as usize);
+    let expected = model.forward(&input, &mut Causal::new(&lengths, Mode::Inference)).expect("logits");
+    assert!(distance(&alone, &expected) < 1e-4);
 }
 
 /// An [`Attend`] with a cache, as an engine has one: what it has seen of one sequence.
