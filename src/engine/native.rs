@@ -11,7 +11,12 @@
 //! - `writer` (with `sampler`, `grammar`, `draft`, `output`) turns logits into text;
 //! - `prompt` turns a conversation into tokens, and lets a continued turn keep the tokens it was written with;
 //! - `worker` runs them, a step after another, on a thread of its own;
+//! - `places` bounds what is taken on before anything is prepared, `mailbox` what callers leave unread;
 //! - [`simulation`] runs the same scheduler against a modelled step time.
+//!
+//! On the CPU a text depends on its request and its seed alone, to the last bit, whatever else runs. On CUDA it may not: the
+//! products there sum in an order that depends on the size of the batch, and where two tokens are almost equally likely,
+//! that can decide.
 
 pub mod attention;
 pub mod batch;
@@ -20,7 +25,9 @@ mod draft;
 mod executor;
 mod grammar;
 pub mod kv_cache;
+mod mailbox;
 mod output;
+mod places;
 pub mod policy;
 mod prompt;
 mod sampler;
@@ -31,24 +38,28 @@ mod worker;
 mod writer;
 
 use std::path::Path;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc as channel};
+use std::thread::JoinHandle;
+use std::time::Instant;
 
 use async_trait::async_trait;
 use candle_core::{DType, Device};
 use futures::{StreamExt, stream};
-use tokio::sync::{mpsc, oneshot};
+use sha2::{Digest as _, Sha256};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, oneshot};
 
 use self::attention::BLOCK;
 use self::draft::Lookup;
 use self::executor::{Executor, Facts, Reading};
 use self::grammar::Grammars;
+use self::mailbox::{MOST_UNREAD_BYTES, Receiver, Sender, mailbox};
 use self::output::Output;
+use self::places::{Bounds, Places};
 use self::policy::Policy;
 use self::prompt::Prompts;
 use self::sampler::Sampler;
 use self::scheduler::{PictureSpan, Scheduler, SchedulerConfig, SequenceRequest};
-use self::worker::{Command, Counts, Job, Lease, Submission, Worker};
+use self::worker::{Command, Job, Replacement, Submission, Worker};
 use self::writer::Writer;
 use super::chat::bytes::TokenBytes;
 use super::chat::geometry::{Geometry, Limits};
@@ -58,9 +69,12 @@ use super::{
     Batching, Engine, EngineError, EngineInfo, EngineLoad, GenerateRequest, Speaker, Supported, TokenEvent, TokenStream,
 };
 pub use crate::model::Quantization;
-use crate::model::{LoadOptions, Mode, ModelError, Qwen3Vl};
+use crate::model::{LoadOptions, Mode, ModelConfig, ModelError, Qwen3Vl};
+use crate::types::{Part, Turn};
 
-/// Tokens of keys and values where the options say nothing: what memory holds of them, and no more than this.
+/// Memory for keys and values where the options say nothing, and the most tokens that it is used for then.
+const DEFAULT_KV_BYTES: usize = if cfg!(feature = "cuda") { 8 << 30 } else { 2 << 30 };
+/// See [`DEFAULT_KV_BYTES`].
 const MOST_DEFAULT_TOKENS: usize = 1 << 16;
 /// Memory for remembered prompts.
 const PROMPT_MEMORY_BYTES: usize = 64 << 20;
@@ -70,15 +84,19 @@ const LOOKUP_TOKENS: usize = 1 << 15;
 /// How to run the model.
 #[derive(Debug, Clone)]
 pub struct NativeOptions {
-    /// Requests waiting before more are refused.
+    /// Requests waiting before more are refused. Together with [`Self::max_running`] it also bounds those that are prepared
+    /// for the queue and those that are over and not read to their end yet.
     pub max_queued: usize,
     /// Sequences that run at the same time.
     pub max_running: usize,
     /// Longest prompt in tokens, frames included. `None`: the model's context.
     pub max_prompt_tokens: Option<u32>,
-    /// Memory for keys and values.
-    pub kv_cache_bytes: usize,
-    /// Memory for encoded pictures.
+    /// Pixels, in bytes, that all requests may hold together; more are refused. A frame that several have counts for each.
+    pub max_pixel_bytes: usize,
+    /// Memory for keys and values: also bounds what a prompt and its output may have of tokens. `None`: 2 GiB on the CPU, 8
+    /// GiB on a GPU, and never more than 65,536 tokens take.
+    pub kv_cache_bytes: Option<usize>,
+    /// Memory for encoded pictures. Beside it, each running sequence keeps the picture that it has read in part.
     pub vision_cache_bytes: usize,
     /// Prompt tokens read in a step, all sequences together. Smaller steps let running texts flow more evenly.
     pub chunk_tokens: usize,
@@ -98,7 +116,8 @@ impl Default for NativeOptions {
             max_queued: 256,
             max_running: 64,
             max_prompt_tokens: None,
-            kv_cache_bytes: if cfg!(feature = "cuda") { 8 << 30 } else { 2 << 30 },
+            max_pixel_bytes: 4 << 30,
+            kv_cache_bytes: None,
             vision_cache_bytes: 256 << 20,
             chunk_tokens: if cfg!(feature = "cuda") { 2048 } else { 512 },
             max_drafts: 6,
@@ -109,11 +128,22 @@ impl Default for NativeOptions {
     }
 }
 
-/// A loaded model and the thread that runs it. The thread ends when this is dropped.
+/// A loaded model and the thread that runs it.
+///
+/// Dropping it ends the thread, and waits until that has let go of the model: for as long as the step under way takes, and
+/// for nothing else. What was being generated ends with [`EngineError::Unavailable`].
 pub struct Native {
-    commands: channel::Sender<Command>,
+    /// `None` while it is dropped.
+    commands: Option<channel::Sender<Command>>,
+    thread: Option<JoinHandle<()>>,
     front: Arc<Front>,
-    counts: Arc<Counts>,
+    places: Arc<Places>,
+    /// So many requests are prepared at the same time.
+    preparing: Arc<Semaphore>,
+    /// Held by who loads other weights, until one of the models is gone.
+    swapping: Arc<Mutex<()>>,
+    /// SHA-256 of `tokenizer.json`.
+    tokenizer: [u8; 32],
     load: LoadOptions,
     detail: String,
 }
@@ -148,9 +178,11 @@ impl Native {
 
     fn load_blocking(checkpoint: &Path, options: &NativeOptions) -> Result<Self, EngineError> {
         let device = device().map_err(|error| load_error(&error.into()))?;
-        let (dtype, quantization) = (stored_dtype(checkpoint, &device), options.quantization);
-        let load = LoadOptions { device, dtype, quantization, mode: Mode::Inference };
+        let config = ModelConfig::load(checkpoint).map_err(|error| load_error(&error))?;
+        let dtype = kept_dtype(config.stored_dtype.as_deref(), device.is_cpu());
+        let load = LoadOptions { device, dtype, quantization: options.quantization, mode: Mode::Inference };
         let model = Qwen3Vl::load(checkpoint, &load).map_err(|error| load_error(&error))?;
+        let tokenizer = tokenizer_hash(checkpoint)?;
         let vocabulary = Arc::new(Vocabulary::load(&checkpoint.join("tokenizer.json"))?);
         let tokens = Arc::new(vocabulary.token_bytes()?);
         let facts = Facts::of(&model);
@@ -164,12 +196,14 @@ impl Native {
         }
         let geometry = u32::try_from(model.token_side()).ok().and_then(Geometry::new);
         let geometry = geometry.ok_or_else(|| EngineError::Load("config.json: patches without a size".to_owned()))?;
-        let context = u32::try_from(model.config().text.context_tokens).unwrap_or(u32::MAX);
-        let limits = Limits::new(context, options.max_prompt_tokens);
+        let block_bytes = facts.block_bytes(model.dtype().size_in_bytes());
+        let blocks = blocks(options.kv_cache_bytes, block_bytes, model.device().is_cpu())?;
+        // What keys and values have no room for would never be admitted.
+        let context = model.config().text.context_tokens.min(blocks.saturating_mul(BLOCK));
+        let limits = Limits::new(u32::try_from(context).unwrap_or(u32::MAX), options.max_prompt_tokens);
         let prompts =
             Arc::new(Prompts::new(Arc::clone(&vocabulary), Arc::clone(&tokens), geometry, limits, PROMPT_MEMORY_BYTES));
         let grammars = Grammars::new(vocabulary, Arc::clone(&tokens), facts.vocab_size, &ends)?;
-        let blocks = blocks(options.kv_cache_bytes, facts.block_bytes(model.dtype().size_in_bytes()))?;
         let name = checkpoint.file_name().map_or_else(|| "checkpoint".into(), |name| name.to_string_lossy());
         let place = if model.device().is_cpu() { "CPU" } else { "CUDA" };
         let weights = model.weight_bytes().div_ceil(1_000_000);
@@ -188,52 +222,101 @@ impl Native {
         });
         let executor = Executor::new(model, blocks, options.vision_cache_bytes).map_err(|error| load_error(&error))?;
         let (commands, received) = channel::channel();
-        let counts = Arc::new(Counts::default());
-        let worker = Worker::new(scheduler, executor, Arc::clone(&prompts), received, Arc::clone(&counts));
+        let requests = options.max_queued.saturating_add(options.max_running);
+        let places = Arc::new(Places::new(Bounds { requests, pixel_bytes: options.max_pixel_bytes }));
+        let worker = Worker::new(scheduler, executor, Arc::clone(&prompts), received, Arc::clone(&places));
         let threads = options.threads.unwrap_or(0);
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).thread_name(|n| format!("paravt-model-{n}"));
         let pool = pool.build().map_err(|error| EngineError::Load(error.to_string()))?;
         // Inside its pool: a product that is shared out needs no other thread to wake for it.
-        std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("paravt-engine".to_owned())
             .spawn(move || pool.install(|| worker.run()))
             .map_err(|error| EngineError::Load(error.to_string()))?;
         let front = Front { prompts, grammars, tokens, ends: ends.into(), facts, max_drafts: options.max_drafts };
-        Ok(Self { commands, front: Arc::new(front), counts, load, detail })
+        Ok(Self {
+            commands: Some(commands),
+            thread: Some(thread),
+            front: Arc::new(front),
+            places,
+            preparing: Arc::new(Semaphore::new(preparations())),
+            swapping: Arc::default(),
+            tokenizer,
+            load,
+            detail,
+        })
     }
 
     /// Loads another checkpoint of the same shape beside the running one and lets it take over between two steps. What
-    /// runs keeps its text so far and goes on with the new weights; no keys, values or encoded pictures are kept.
+    /// runs keeps its text so far and goes on with the new weights; no keys, values or encoded pictures are kept. One swap
+    /// waits for another, so that there are never three models in memory.
     ///
     /// # Errors
-    /// [`EngineError::Load`] when it can't be loaded or has another shape: then the old one goes on.
+    /// [`EngineError::Load`] when it can't be loaded, or differs in more than its weights (shape, context length, tokenizer,
+    /// tokens that end a text): then the old one goes on.
     pub async fn swap(&self, checkpoint: &Path) -> Result<(), EngineError> {
-        let (folder, options) = (checkpoint.to_path_buf(), self.load.clone());
-        let model = tokio::task::spawn_blocking(move || Qwen3Vl::load(&folder, &options));
-        let model = model.await.map_err(|_| EngineError::Load("the checkpoint could not be read".to_owned()))?;
-        let model = model.map_err(|error| load_error(&error))?;
+        let turn = Arc::clone(&self.swapping).lock_owned().await;
+        let (folder, options, tokenizer) = (checkpoint.to_path_buf(), self.load.clone(), self.tokenizer);
+        // The turn goes along: loading ends only by itself, even where the caller has gone.
+        let loading = tokio::task::spawn_blocking(move || {
+            if tokenizer_hash(&folder)? != tokenizer {
+                let problem = "the new checkpoint has another tokenizer.json than the one that runs";
+                return Err(EngineError::Load(problem.to_owned()));
+            }
+            let model = Qwen3Vl::load(&folder, &options).map_err(|error| load_error(&error))?;
+            Ok(Replacement { model, turn })
+        });
+        let replacement =
+            loading.await.map_err(|_| EngineError::Load("the checkpoint could not be read".to_owned()))??;
         let (reply, answer) = oneshot::channel();
-        self.commands.send(Command::Swap(Box::new(model), reply)).map_err(|_| stopped())?;
+        self.command(Command::Swap(Box::new(replacement), reply))?;
         answer.await.map_err(|_| stopped())?
+    }
+
+    fn command(&self, command: Command) -> Result<(), EngineError> {
+        self.commands.as_ref().and_then(|commands| commands.send(command).ok()).ok_or_else(stopped)
+    }
+
+    /// Leave to prepare a request, as soon as there are not too many others at it.
+    async fn may_prepare(&self, deadline: Option<Instant>) -> Result<OwnedSemaphorePermit, EngineError> {
+        let turn = Arc::clone(&self.preparing).acquire_owned();
+        let turn = match deadline {
+            Some(deadline) => {
+                tokio::time::timeout_at(deadline.into(), turn).await.map_err(|_| EngineError::DeadlineExceeded)?
+            }
+            None => turn.await,
+        };
+        turn.map_err(|_| stopped())
+    }
+}
+
+impl Drop for Native {
+    fn drop(&mut self) {
+        self.commands = None;
+        if let Some(thread) = self.thread.take() {
+            // It waits for nothing but its step, so this is short on an async thread too. A panic of it was told already.
+            let _ = thread.join();
+        }
     }
 }
 
 impl Front {
-    /// Everything about a request that needs no model: tokens, grammar, sampler.
-    fn prepare(
-        &self,
-        request: GenerateRequest,
-        gang: Option<u64>,
-        events: worker::Events,
-        lease: Lease,
-    ) -> Result<Submission, EngineError> {
+    /// Everything about a request that needs no model: tokens, grammar, sampler. Breaks off between the parts of it once
+    /// nobody waits for the request any more.
+    fn prepare(&self, request: GenerateRequest, gang: Option<u64>, events: Sender) -> Result<Submission, EngineError> {
         let GenerateRequest { turns, prefix, sampling, session, speaker, seat: _, deadline } = request;
         if sampling.max_tokens == 0 {
             return Err(EngineError::Invalid("max_tokens must be at least 1".to_owned()));
         }
+        let wanted = || {
+            let late = deadline.is_some_and(|deadline| deadline <= Instant::now());
+            if late || events.is_closed() { Err(EngineError::DeadlineExceeded) } else { Ok(()) }
+        };
+        wanted()?;
         // The sub-agents of an episode share its name, and each has a conversation of its own.
         let remembered = (speaker == Speaker::Main).then_some(&session);
-        let written = self.prompts.write(turns, &prefix, sampling.max_tokens, remembered)?;
+        let written = self.prompts.write(turns, &prefix, sampling.max_tokens, remembered, wanted)?;
+        wanted()?;
         let matcher = sampling.constraint.as_ref().map(|constraint| self.grammars.compile(constraint, &prefix));
         let mut lookup = Lookup::new(LOOKUP_TOKENS, self.max_drafts);
         let mut at = 0;
@@ -256,7 +339,7 @@ impl Front {
         let memory = (speaker == Speaker::Main).then(|| (session.clone(), written.opening));
         let max_new_tokens = written.room as usize;
         let request = SequenceRequest { prompt: written.ids, pictures, max_new_tokens, session, speaker, gang };
-        let job = Job { reading, writer, memory, events, deadline, started: false, _lease: lease };
+        let job = Job { reading, writer, memory, events, deadline, started: false };
         Ok(Submission { request, job })
     }
 }
@@ -266,13 +349,19 @@ impl Engine for Native {
     async fn generate(&self, mut request: GenerateRequest) -> Result<TokenStream, EngineError> {
         let seat = request.seat.take();
         let gang = seat.as_ref().map(|seat| seat.gang().id());
-        let (events, received) = mpsc::unbounded_channel();
-        let (front, lease) = (Arc::clone(&self.front), Lease::new(&self.counts));
-        let prepared = tokio::task::spawn_blocking(move || front.prepare(request, gang, events, lease));
+        // First of all: nothing is done for a request that has no place.
+        let (events, received) = mailbox(self.places.take(pixel_bytes(&request.turns))?, MOST_UNREAD_BYTES);
+        let turn = self.may_prepare(request.deadline).await?;
+        let front = Arc::clone(&self.front);
+        let prepared = tokio::task::spawn_blocking(move || {
+            let prepared = front.prepare(request, gang, events);
+            drop(turn);
+            prepared
+        });
         let prepared =
             prepared.await.map_err(|_| EngineError::Failed("the request could not be prepared".to_owned()))??;
         let (reply, answer) = oneshot::channel();
-        self.commands.send(Command::Submit(Box::new(prepared), reply)).map_err(|_| stopped())?;
+        self.command(Command::Submit(Box::new(prepared), reply))?;
         answer.await.map_err(|_| stopped())??;
         drop(seat);
         Ok(events_of(received))
@@ -288,18 +377,15 @@ impl Engine for Native {
     }
 
     fn load(&self) -> EngineLoad {
-        let (accepted, running) =
-            (self.counts.accepted.load(Ordering::Relaxed), self.counts.running.load(Ordering::Relaxed));
-        let running = running.min(accepted);
-        EngineLoad { running, queued: accepted - running }
+        self.places.load()
     }
 }
 
 /// A generation's events up to its end. Events that stop before it are an error: the thread is gone.
-fn events_of(received: mpsc::UnboundedReceiver<Result<TokenEvent, EngineError>>) -> TokenStream {
+fn events_of(received: Receiver) -> TokenStream {
     stream::unfold(Some(received), async |received| {
         let mut received = received?;
-        let event = received.recv().await.unwrap_or_else(|| Err(stopped()));
+        let event = received.next().await.unwrap_or_else(|| Err(stopped()));
         let over = matches!(event, Ok(TokenEvent::Finished(_)) | Err(_));
         Some((event, (!over).then_some(received)))
     })
@@ -322,27 +408,66 @@ fn device() -> candle_core::Result<Device> {
     Ok(Device::Cpu)
 }
 
-/// What weights are kept as: on the CPU as they are stored, on a GPU bf16.
-fn stored_dtype(checkpoint: &Path, device: &Device) -> DType {
-    if !device.is_cpu() {
-        return DType::BF16;
-    }
-    let config = std::fs::read(checkpoint.join("config.json")).ok();
-    let config = config.and_then(|text| serde_json::from_slice::<serde_json::Value>(&text).ok()).unwrap_or_default();
-    let named =
-        |at: &serde_json::Value| ["dtype", "torch_dtype"].iter().find_map(|n| at[*n].as_str().map(str::to_owned));
-    match named(&config).or_else(|| named(&config["text_config"])).as_deref() {
-        Some("bfloat16") => DType::BF16,
-        Some("float16") => DType::F16,
-        _ => DType::F32,
-    }
+/// What weights are kept as: on a GPU bf16, on the CPU as they are stored. There f16 becomes f32, which takes twice the
+/// memory: the product with f16 sums in an order that depends on the rest of the batch.
+fn kept_dtype(stored: Option<&str>, is_cpu: bool) -> DType {
+    if !is_cpu || stored == Some("bfloat16") { DType::BF16 } else { DType::F32 }
 }
 
-/// How many blocks of keys and values there are.
-fn blocks(bytes: usize, block_bytes: usize) -> Result<usize, EngineError> {
-    let blocks = (bytes / block_bytes.max(1)).min(MOST_DEFAULT_TOKENS / BLOCK);
+fn tokenizer_hash(checkpoint: &Path) -> Result<[u8; 32], EngineError> {
+    let bytes = std::fs::read(checkpoint.join("tokenizer.json"));
+    let bytes = bytes.map_err(|error| EngineError::Load(format!("tokenizer.json can't be read: {error}")))?;
+    Ok(Sha256::digest(bytes).into())
+}
+
+/// How many requests are prepared at the same time: half of the cores are left to the model.
+fn preparations() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).clamp(1, 8))
+}
+
+fn pixel_bytes(turns: &[Turn]) -> usize {
+    let bytes = |part: &Part| if let Part::Frame(frame) = part { frame.rgb.len() } else { 0 };
+    turns.iter().flat_map(|turn| &turn.parts).map(bytes).sum()
+}
+
+/// How many blocks of keys and values there are: as many as fit the bytes given, or the default and its own bound.
+fn blocks(bytes: Option<usize>, block_bytes: usize, is_cpu: bool) -> Result<usize, EngineError> {
+    let most = bytes.map_or(MOST_DEFAULT_TOKENS / BLOCK, |_| u32::MAX as usize);
+    let blocks = (bytes.unwrap_or(DEFAULT_KV_BYTES) / block_bytes.max(1)).min(most);
     if blocks == 0 {
         return Err(EngineError::Load(format!("kv_cache_bytes is less than one block, which takes {block_bytes}")));
     }
+    // Asked for in vain, memory ends the process: better an error. A GPU says so itself.
+    let mut probe = Vec::<u8>::new();
+    if is_cpu && probe.try_reserve_exact(blocks.saturating_mul(block_bytes)).is_err() {
+        return Err(EngineError::Load("kv_cache_bytes is more than this machine has".to_owned()));
+    }
+    // Else the compiler may see that nobody uses it, and ask for nothing.
+    std::hint::black_box(&probe);
     Ok(blocks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_where_nothing_is_given_a_number_of_tokens_bounds_keys_and_values() {
+        let blocks = |bytes| super::blocks(bytes, 64, true).expect("fits");
+        assert_eq!(blocks(None) * BLOCK, MOST_DEFAULT_TOKENS);
+        assert_eq!(blocks(Some(64 * 10_000)), 10_000);
+        assert_eq!(blocks(Some(64 * 3 + 63)), 3);
+        assert_eq!(super::blocks(None, DEFAULT_KV_BYTES / 2, false).expect("fits"), 2);
+        for (bytes, problem) in [(63, "less than one block"), (usize::MAX, "more than this machine has")] {
+            let error = super::blocks(Some(bytes), if bytes == 63 { 64 } else { 1 << 40 }, true).expect_err("refused");
+            assert!(matches!(&error, EngineError::Load(told) if told.contains(problem)), "{error}");
+        }
+    }
+
+    #[test]
+    fn on_the_cpu_weights_are_kept_in_a_type_whose_products_do_not_depend_on_the_batch() {
+        let kept = ["float32", "bfloat16", "float16"].map(|stored| kept_dtype(Some(stored), true));
+        assert_eq!(kept, [DType::F32, DType::BF16, DType::F32]);
+        assert_eq!((kept_dtype(None, true), kept_dtype(Some("float16"), false)), (DType::F32, DType::BF16));
+    }
 }

@@ -1,12 +1,11 @@
 //! Our own engine on the bundled checkpoint, on real weights: the reference's texts, in any company, with nothing computed
 //! twice and nothing left behind.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures::StreamExt;
-use futures::future::join_all;
+use futures::future::{Either, join_all, select};
+use futures::{FutureExt, StreamExt};
 use paravt::engine::native::policy::Policy;
 use paravt::engine::native::{Native, NativeOptions, Quantization};
 use paravt::engine::{
@@ -159,7 +158,10 @@ async fn guesses_policies_and_chunks_never_change_a_text() {
 #[tokio::test(flavor = "multi_thread")]
 async fn arrivals_and_cancellations_in_any_order_leave_each_its_own_text() {
     let (engine, board) = (engine().await, board());
-    let expected: Vec<String> = join_all((0..8).map(|n| text(&engine, crowd(&board, n)))).await;
+    let mut expected = Vec::new();
+    for kind in 0..8 {
+        expected.push(text(&engine, crowd(&board, kind)).await);
+    }
     for round in 0..4_u64 {
         let all = (0..24_u64).map(|n| {
             let (engine, board, expected) = (&engine, &board, &expected);
@@ -198,11 +200,20 @@ fn crowd(board: &[Frame], kind: u32) -> GenerateRequest {
 async fn memory_for_one_at_a_time_serves_all_one_after_another() {
     let (options, board) = (NativeOptions::default(), board());
     // 512 tokens: a window and its summary.
-    let engine = with(NativeOptions { kv_cache_bytes: 512 * 2048, ..options }).await;
+    let engine = with(NativeOptions { kv_cache_bytes: Some(512 * 2048), ..options }).await;
     let windows = (0..4).map(|n| request(window(&board, 60 * n, 60 * n + 40, 16), 300));
     let ends = join_all(windows.map(|request| ask(&engine, request))).await;
     assert!(ends.iter().all(|end| end.as_ref().is_ok_and(|(text, _)| text.contains("appears."))), "{ends:?}");
-    let error = ask(&engine, request(overview(&board, "What shape is red?"), 512)).await.expect_err("never fits");
+    // As much as is asked for by default gets what there is.
+    let (text, _) = ask(&engine, request(window(&board, 20, 60, 16), 32_768)).await.expect("it gets less room");
+    assert_eq!(text, WINDOWS[0].2);
+    let mut endless = request(window(&board, 20, 60, 16), 32_768);
+    endless.sampling.ignore_eos = true;
+    let (_, end) = ask(&engine, endless).await.expect("it gets less room");
+    assert_eq!(end.reason, FinishReason::Length);
+    assert_eq!(end.usage.prompt_tokens + end.usage.completion_tokens, 512);
+    let long = vec![Turn::text(Role::User, "red square ".repeat(600))];
+    let error = ask(&engine, request(long, 512)).await.expect_err("never fits");
     assert!(matches!(error, EngineError::TooLong { limit: 512, .. }), "{error}");
     idle(&engine).await;
 }
@@ -224,7 +235,74 @@ async fn a_full_queue_refuses() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deadline_ends_a_generation_that_waits_or_runs() {
+async fn what_there_is_no_place_for_is_refused_before_anything_is_done_for_it() {
+    let (options, board) = (NativeOptions::default(), board());
+    let small = || request(window(&board, 20, 60, 4), 8);
+    let engine = with(NativeOptions { max_queued: 1, max_running: 1, ..options.clone() }).await;
+    let mut asked: Vec<_> = (0..2).map(|_| engine.generate(small())).collect();
+    for one in &mut asked {
+        let _ = futures::poll!(one.as_mut());
+    }
+    let refused = engine.generate(small()).now_or_never();
+    assert!(matches!(refused, Some(Err(EngineError::Overloaded))), "it is refused at once");
+    drop(asked);
+    idle(&engine).await;
+    assert!(ask(&engine, small()).await.is_ok());
+    // Pixels of one such request, and not of two.
+    let engine = with(NativeOptions { max_pixel_bytes: 5 * 3 * 64 * 64, ..options }).await;
+    let mut first = engine.generate(small());
+    let _ = futures::poll!(first.as_mut());
+    let refused = engine.generate(small()).now_or_never();
+    assert!(matches!(refused, Some(Err(EngineError::Overloaded))), "it is refused at once");
+    assert!(read(first.await.expect("accepted")).await.is_ok());
+    let large = ask(&engine, request(window(&board, 20, 60, 6), 8)).await;
+    assert!(matches!(large, Err(EngineError::Invalid(_))), "{large:?}");
+    assert!(ask(&engine, small()).await.is_ok());
+    idle(&engine).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dropping_the_engine_waits_for_its_thread_and_ends_what_runs() {
+    let (engine, board) = (engine().await, board());
+    let mut long = request(overview(&board, "What shape is red?"), 20_000);
+    long.sampling.ignore_eos = true;
+    let mut running = engine.generate(long).await.expect("accepted");
+    while !matches!(running.next().await, Some(Ok(TokenEvent::Text(_)))) {}
+    drop(engine);
+    // Whatever comes is there already.
+    let end = loop {
+        match running.next().now_or_never().expect("nobody is at work any more") {
+            Some(Ok(TokenEvent::Text(_))) => {}
+            other => break other,
+        }
+    };
+    assert!(matches!(end, Some(Err(EngineError::Unavailable(_)))), "{end:?}");
+    assert!(running.next().await.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deadline_that_passes_in_the_queue_ends_what_waits_there_alone() {
+    let (options, board) = (NativeOptions::default(), board());
+    let engine = with(NativeOptions { max_running: 1, ..options }).await;
+    let mut long = request(overview(&board, "What shape is red?"), 20_000);
+    long.sampling.ignore_eos = true;
+    let mut running = engine.generate(long).await.expect("accepted");
+    assert!(matches!(running.next().await, Some(Ok(TokenEvent::Started { .. }))));
+    let mut late = request(window(&board, 20, 60, 4), 8);
+    late.deadline = Some(Instant::now() + Duration::from_secs(1));
+    // On a slow machine it may pass already while the request is prepared.
+    let first = match engine.generate(late).await {
+        Ok(mut waiting) => waiting.next().await,
+        Err(error) => Some(Err(error)),
+    };
+    assert!(matches!(first, Some(Err(EngineError::DeadlineExceeded))), "it never started: {first:?}");
+    assert!(matches!(running.next().await, Some(Ok(TokenEvent::Text(_)))), "the other one goes on");
+    drop(running);
+    idle(&engine).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deadline_ends_a_generation_that_runs() {
     let (engine, board) = (engine().await, board());
     let mut late = request(overview(&board, "What shape is red?"), 20_000);
     late.sampling.ignore_eos = true;
@@ -283,51 +361,65 @@ async fn an_answer_can_be_held_to_a_schema() {
     assert_eq!(end.reason, FinishReason::Stop);
     // Thinking is free, the answer is not.
     let mut after = request(overview(&board, "What shape is red?"), 300);
-    after.prefix = "<think>\nNothing.\n</think>\n".to_owned();
     after.sampling.constraint = Some(constraint(Some("<tool_call>"), Some("</tool_call>")));
     let said = text(&engine, after).await;
-    if let Some((_, rest)) = said.split_once("<tool_call>") {
-        let (value, _) = rest.split_once("</tool_call>").expect("closed");
-        assert!(serde_json::from_str::<Value>(value).expect("JSON")["count"].is_u64(), "{said}");
-    }
+    let (thought, rest) = said.split_once("<tool_call>").expect("it calls a tool, as without a constraint");
+    assert_eq!(Some(thought), TURN.split_once("<tool_call>").map(|(thought, _)| thought));
+    let (value, _) = rest.split_once("</tool_call>").expect("closed");
+    assert!(serde_json::from_str::<Value>(value).expect("JSON")["count"].is_u64(), "{said}");
     let mut bad = request(overview(&board, "What?"), 8);
     bad.sampling.constraint =
         Some(Constraint { grammar: Grammar::JsonSchema("{".to_owned()), after: None, then: None });
     assert!(matches!(ask(&engine, bad).await, Err(EngineError::Invalid(_))));
 }
 
-/// A copy of the bundled checkpoint with its last weights turned round, so that it says something else.
-fn other_weights(folder: &Path) {
+/// A copy of the bundled checkpoint.
+fn copy() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
     for entry in std::fs::read_dir(checkpoint()).expect("the bundled checkpoint") {
         let name = entry.expect("entry").file_name();
-        std::fs::copy(checkpoint().join(&name), folder.join(&name)).expect("copies");
+        std::fs::copy(checkpoint().join(&name), folder.path().join(&name)).expect("copies");
     }
-    let file = folder.join("model.safetensors");
+    folder
+}
+
+/// A copy that sees, remembers and says something else: weights after the pictures, before the values that are kept, and
+/// before the logits are turned round.
+fn other_weights() -> tempfile::TempDir {
+    let folder = copy();
+    let file = folder.path().join("model.safetensors");
     let mut bytes = std::fs::read(&file).expect("weights");
     let header = 8 + u64::from_le_bytes(bytes[..8].try_into().expect("eight")) as usize;
     let table: Value = serde_json::from_slice(&bytes[8..header]).expect("a header");
-    let place = |end: usize| header + table["lm_head.weight"]["data_offsets"][end].as_u64().expect("a number") as usize;
-    for number in bytes[place(0)..place(1)].chunks_exact_mut(4) {
-        number[3] ^= 0x80;
+    let changed = ["lm_head.weight", "layers.1.self_attn.v_proj.weight", "visual.merger.linear_fc2.weight"];
+    for name in changed {
+        let (_, tensor) =
+            table.as_object().expect("an object").iter().find(|(key, _)| key.ends_with(name)).expect("it is there");
+        let place = |end: usize| header + tensor["data_offsets"][end].as_u64().expect("a number") as usize;
+        for number in bytes[place(0)..place(1)].chunks_exact_mut(4) {
+            number[3] ^= 0x80;
+        }
     }
     std::fs::write(&file, bytes).expect("writes");
+    folder
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn weights_are_swapped_between_two_steps_and_nothing_of_the_old_ones_is_read() {
     let (engine, board) = (engine().await, board());
-    let folder = tempfile::tempdir().expect("a folder");
-    other_weights(folder.path());
+    let folder = other_weights();
     let ask_window = || request(window(&board, 20, 60, 16), 12);
     assert!(WINDOWS[0].2.starts_with(&text(&engine, ask_window()).await));
     // One that runs all the while.
-    let mut long = request(overview(&board, "What shape is red?"), 3000);
+    let mut long = request(overview(&board, "What shape is red?"), 6000);
     long.sampling.ignore_eos = true;
     let mut running = engine.generate(long).await.expect("accepted");
     while !matches!(running.next().await, Some(Ok(TokenEvent::Text(_)))) {}
     engine.swap(folder.path()).await.expect("swaps");
-    assert!(matches!(running.next().await, Some(Ok(TokenEvent::Text(_)))), "it goes on");
-    drop(running);
+    assert_eq!(engine.load().running, 1, "the swap came while it ran");
+    let (more, end) = read(running).await.expect("it goes on to its end");
+    assert!(!more.is_empty() && end.usage.cached_tokens <= end.usage.prompt_tokens, "{end:?}");
+    assert_eq!((end.reason, end.usage.completion_tokens), (FinishReason::Length, 6000));
     let other = text(&engine, ask_window()).await;
     assert!(!WINDOWS[0].2.starts_with(&other), "{other}");
     let alone = Native::load(folder.path(), NativeOptions::default()).await.expect("loads");
@@ -338,6 +430,41 @@ async fn weights_are_swapped_between_two_steps_and_nothing_of_the_old_ones_is_re
     let empty = tempfile::tempdir().expect("a folder");
     assert!(matches!(engine.swap(empty.path()).await, Err(EngineError::Load(_))));
     assert!(WINDOWS[0].2.starts_with(&text(&engine, ask_window()).await));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_checkpoint_that_differs_in_more_than_its_weights_does_not_take_over() {
+    let (engine, board) = (engine().await, board());
+    let changed = |file: &str, from: &str, to: &str| {
+        let folder = copy();
+        let path = folder.path().join(file);
+        let text = std::fs::read_to_string(&path).expect("reads");
+        assert!(text.contains(from), "{file}");
+        std::fs::write(path, text.replacen(from, to, 1)).expect("writes");
+        folder
+    };
+    for (folder, told) in [
+        (changed("tokenizer.json", "{", "{ "), "tokenizer.json"),
+        (changed("config.json", "\"max_position_embeddings\": 32768", "\"max_position_embeddings\": 4096"), "context"),
+        (changed("generation_config.json", "eos_token_id", "other"), "ends a text"),
+    ] {
+        let error = engine.swap(folder.path()).await.expect_err(told);
+        assert!(matches!(&error, EngineError::Load(problem) if problem.contains(told)), "{error}");
+    }
+    assert_eq!(text(&engine, request(window(&board, 20, 60, 16), 60)).await, WINDOWS[0].2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_swap_waits_for_another() {
+    let engine = engine().await;
+    let (folder, empty) = (other_weights(), tempfile::tempdir().expect("a folder"));
+    let mut first = std::pin::pin!(engine.swap(folder.path()));
+    let _ = futures::poll!(first.as_mut());
+    // There is nothing to load: alone it would be over long before.
+    let second = std::pin::pin!(engine.swap(empty.path()));
+    let Either::Left((swapped, second)) = select(first, second).await else { panic!("the second was the first") };
+    assert!(swapped.is_ok() && matches!(second.await, Err(EngineError::Load(_))));
+    engine.swap(&checkpoint()).await.expect("and others after them");
 }
 
 #[tokio::test(flavor = "multi_thread")]

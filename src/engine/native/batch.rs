@@ -26,6 +26,28 @@ pub struct Batch {
     pub admitted: Vec<SequenceId>,
 }
 
+impl Batch {
+    /// One of its rows as a batch of its own, of the same step.
+    pub(super) fn alone(&self, row: &Row) -> Self {
+        let moved = |place: &Range<usize>| place.start - row.tokens.start..place.end - row.tokens.start;
+        let pictures = self.pictures[row.pictures.clone()].iter();
+        let alone = Row {
+            tokens: moved(&row.tokens),
+            blocks: 0..row.blocks.len(),
+            pictures: 0..row.pictures.len(),
+            ..row.clone()
+        };
+        Self {
+            number: self.number,
+            tokens: self.tokens[row.tokens.clone()].to_vec(),
+            blocks: self.blocks[row.blocks.clone()].to_vec(),
+            pictures: pictures.map(|rows| PictureRows { tokens: moved(&rows.tokens), ..rows.clone() }).collect(),
+            rows: vec![alone],
+            admitted: Vec::new(),
+        }
+    }
+}
+
 /// New tokens of one sequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
@@ -56,4 +78,40 @@ pub struct PictureRows {
     pub offset: usize,
     /// Where they go in [`Batch::tokens`]; its length is the number of rows.
     pub tokens: Range<usize>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_alone_has_its_own_tokens_blocks_and_pictures() {
+        let row = |id, tokens, blocks, pictures, first| Row {
+            id: SequenceId(id),
+            tokens,
+            blocks,
+            pictures,
+            first,
+            outputs: 2,
+            drafts: 1,
+        };
+        let picture = |picture, offset, tokens| PictureRows { picture, offset, tokens };
+        let batch = Batch {
+            number: 5,
+            tokens: vec![10, 11, 12, 13, 14],
+            blocks: vec![1, 2, 3],
+            pictures: vec![picture(0, 0, 0..1), picture(2, 4, 2..3), picture(3, 0, 4..5)],
+            rows: vec![row(7, 0..2, 0..1, 0..1, 0), row(8, 2..5, 1..3, 1..3, 16)],
+            admitted: vec![SequenceId(7)],
+        };
+        let expected = Batch {
+            number: 5,
+            tokens: vec![12, 13, 14],
+            blocks: vec![2, 3],
+            pictures: vec![picture(2, 4, 0..1), picture(3, 0, 2..3)],
+            rows: vec![row(8, 0..3, 0..2, 0..2, 16)],
+            admitted: Vec::new(),
+        };
+        assert_eq!(batch.alone(&batch.rows[1]), expected);
+    }
 }

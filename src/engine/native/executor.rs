@@ -3,7 +3,7 @@
 //! Owns the model, the memory for keys and values, and the vision cache. Knows nothing of requests, of sampling, or of why a
 //! batch is as it is.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use candle_core::{Device, Tensor};
 
@@ -66,6 +66,7 @@ pub(super) struct Facts {
     token_side: usize,
     deepstack: usize,
     hidden_size: usize,
+    context_tokens: usize,
 }
 
 impl Facts {
@@ -81,6 +82,7 @@ impl Facts {
             token_side: model.token_side(),
             deepstack: config.vision.deepstack.len(),
             hidden_size: config.text.hidden_size,
+            context_tokens: config.text.context_tokens,
         }
     }
 
@@ -88,6 +90,25 @@ impl Facts {
     pub(super) const fn block_bytes(&self, number_bytes: usize) -> usize {
         2 * self.layers * self.kv_heads * self.head_dim * BLOCK * number_bytes
     }
+}
+
+/// What computes batches: the [`Executor`]; in tests something that fails when it is to.
+pub(super) trait Compute {
+    /// Computes a batch. Gives its logits, `[outputs, vocab]`, the rows in the batch's order. `readings` are those of its
+    /// rows' sequences.
+    ///
+    /// # Errors
+    /// [`ModelError`]. Rows may be computed again then, and alone.
+    fn run(&mut self, batch: &Batch, readings: &[&Reading]) -> Result<Vec<f32>, ModelError>;
+
+    /// A sequence is over: nothing is kept for it.
+    fn forget(&mut self, id: SequenceId);
+
+    /// Other weights of the same shape take over. Keys and values of the old ones must not be read any more.
+    ///
+    /// # Errors
+    /// [`ModelError::Options`] when it is not the same model with other weights: then the old ones stay.
+    fn swap(&mut self, model: Qwen3Vl) -> Result<(), ModelError>;
 }
 
 /// Keys and values where the model runs.
@@ -103,6 +124,9 @@ pub(super) struct Executor {
     model: Qwen3Vl,
     cache: Cache,
     vision: VisionCache,
+    /// Pictures encoded so far.
+    #[cfg(test)]
+    encoded: usize,
 }
 
 impl Executor {
@@ -116,42 +140,37 @@ impl Executor {
             Device::Cpu => Cache::Cpu(CpuCache::new(layers, blocks, kv_heads, head_dim)),
             device => Cache::Device(DeviceCache::new(layers, blocks, (kv_heads, head_dim), model.dtype(), device)?),
         };
-        Ok(Self { model, cache, vision: VisionCache::new(vision_bytes) })
+        Ok(Self {
+            model,
+            cache,
+            vision: VisionCache::new(vision_bytes),
+            #[cfg(test)]
+            encoded: 0,
+        })
     }
 
-    /// Other weights of the same shape take over. Keys and values of the old ones must not be read any more.
-    ///
-    /// # Errors
-    /// [`ModelError::Options`] when the shapes or the devices differ.
-    pub(super) fn swap(&mut self, model: Qwen3Vl) -> Result<(), ModelError> {
-        let same = Facts::of(&model) == Facts::of(&self.model)
-            && model.dtype() == self.model.dtype()
-            && model.device().same_device(self.model.device());
-        if !same {
-            return Err(ModelError::Options(
-                "the new checkpoint is of another shape than the one that runs".to_owned(),
-            ));
+    /// What of another model is not as here, but for its weights.
+    fn difference(&self, other: &Qwen3Vl) -> Option<&'static str> {
+        let (facts, others) = (Facts::of(&self.model), Facts::of(other));
+        let ends = |model: &Qwen3Vl| BTreeSet::from_iter(model.eos_ids().iter().copied());
+        if facts.context_tokens != others.context_tokens {
+            return Some("has another context length");
         }
-        self.model = model;
-        self.vision.clear();
-        Ok(())
+        if facts != others || self.model.dtype() != other.dtype() {
+            return Some("is of another shape");
+        }
+        if ends(&self.model) != ends(other) {
+            return Some("ends a text with other tokens");
+        }
+        (!other.device().same_device(self.model.device())).then_some("is on another device")
     }
 
-    /// Computes a batch. Gives `[outputs, vocab]`, the rows in the batch's order. `reading` knows every sequence of it.
-    ///
-    /// # Errors
-    /// [`ModelError`].
-    pub(super) fn run<'a>(
-        &mut self,
-        batch: &Batch,
-        reading: impl Fn(SequenceId) -> Option<&'a Reading>,
-    ) -> Result<Tensor, ModelError> {
-        let readings = batch.rows.iter().map(|row| reading(row.id)).collect::<Option<Vec<_>>>();
-        let readings = readings.ok_or_else(|| ModelError::Input("a sequence without a prompt".to_owned()))?;
-        let features = self.features(batch, &readings)?;
+    fn forward(&mut self, batch: &Batch, readings: &[&Reading]) -> Result<Tensor, ModelError> {
+        let features = self.features(batch, readings)?;
+        self.keep_partly_read(batch, readings, &features);
         let (mut positions, mut outputs) = (Vec::with_capacity(batch.tokens.len()), Vec::new());
         let (mut segments, mut vision) = (Vec::with_capacity(batch.rows.len()), Vec::new());
-        for (row, reading) in batch.rows.iter().zip(&readings) {
+        for (row, reading) in batch.rows.iter().zip(readings) {
             positions.extend((row.first..).take(row.tokens.len()).map(|index| reading.position(index)));
             outputs.extend(narrow(row.tokens.end - row.outputs)?..narrow(row.tokens.end)?);
             let blocks = &batch.blocks[row.blocks.clone()];
@@ -170,7 +189,7 @@ impl Executor {
                 &mut cpu
             }
             Cache::Device(cache) => {
-                device = cache.pass(&segments);
+                device = cache.pass(&segments)?;
                 &mut device
             }
         };
@@ -203,6 +222,10 @@ impl Executor {
             }
         }
         if !patches.is_empty() {
+            #[cfg(test)]
+            {
+                self.encoded += patches.len();
+            }
             for (hash, features) in hashes.into_iter().zip(self.model.encode(&patches)?) {
                 self.vision.insert(hash, features.clone());
                 known.insert(hash, features);
@@ -211,8 +234,44 @@ impl Executor {
         let found = needed.iter().map(|picture| known.get(&picture.hash).cloned()).collect::<Option<Vec<_>>>();
         found.ok_or_else(|| ModelError::Input("a picture was not encoded".to_owned()))
     }
+
+    /// The last picture of a piece of a prompt goes on in the next piece, unless it ends in this one.
+    fn keep_partly_read(&mut self, batch: &Batch, readings: &[&Reading], features: &[VisionFeatures]) {
+        for (row, reading) in batch.rows.iter().zip(readings) {
+            let last = batch.pictures[row.pictures.clone()].last().zip(features[row.pictures.clone()].last());
+            let picture = last.and_then(|(rows, _)| reading.pictures.get(rows.picture));
+            match picture.zip(last) {
+                Some((picture, (rows, features))) if rows.offset + rows.tokens.len() < picture.tokens() => {
+                    self.vision.keep_for(row.id, picture.hash, features.clone());
+                }
+                _ => self.vision.release(row.id),
+            }
+        }
+    }
+}
+
+impl Compute for Executor {
+    fn run(&mut self, batch: &Batch, readings: &[&Reading]) -> Result<Vec<f32>, ModelError> {
+        Ok(self.forward(batch, readings)?.flatten_all()?.to_vec1()?)
+    }
+
+    fn forget(&mut self, id: SequenceId) {
+        self.vision.release(id);
+    }
+
+    fn swap(&mut self, model: Qwen3Vl) -> Result<(), ModelError> {
+        if let Some(difference) = self.difference(&model) {
+            return Err(ModelError::Options(format!("the new checkpoint {difference} than the one that runs")));
+        }
+        self.model = model;
+        self.vision.clear();
+        Ok(())
+    }
 }
 
 fn narrow(number: usize) -> Result<u32, ModelError> {
     u32::try_from(number).map_err(|_| ModelError::Input("a batch beyond 32 bits".to_owned()))
 }
+
+#[cfg(test)]
+mod tests;

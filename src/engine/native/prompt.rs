@@ -11,7 +11,6 @@ mod spoken;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rayon::prelude::*;
 use sha2::{Digest as _, Sha256};
 
 use recent::Recent;
@@ -107,17 +106,19 @@ impl Prompts {
     }
 
     /// Writes a prompt after which at most `asked` tokens are wanted. With a session, turns that the model wrote in it keep
-    /// their tokens. Takes a second a megabyte of new text: not for an async thread.
+    /// their tokens. Takes a second a megabyte of new text, and reads every pixel: not for an async thread. Before each part
+    /// of that work `wanted` says whether to go on.
     ///
     /// # Errors
     /// [`EngineError::Invalid`] for an empty conversation, an unfit frame, or text that holds special tokens;
-    /// [`EngineError::TooLong`] when it does not fit the model.
+    /// [`EngineError::TooLong`] when it does not fit the model; what `wanted` says.
     pub(super) fn write(
         &self,
         turns: Vec<Turn>,
         prefix: &str,
         asked: u32,
         session: Option<&SessionKey>,
+        wanted: impl Fn() -> Result<(), EngineError>,
     ) -> Result<TokenizedPrompt, EngineError> {
         let bytes = turns.iter().map(text_bytes).sum::<usize>() + prefix.len();
         self.limits.check_prompt(self.vocabulary.fewest_tokens(bytes))?;
@@ -145,6 +146,7 @@ impl Prompts {
                     written.structural(ids.vision_end, |found| &mut found.pictures);
                 }
                 Segment::Text(text) => {
+                    wanted()?;
                     last = (number, text, written.ids.len());
                     let known = spoken.iter().find(|spoken| spoken.segment() == number);
                     let (kept, rest) = known.map_or((&[][..], text), |spoken| spoken.begin(text));
@@ -164,12 +166,14 @@ impl Prompts {
         let (segment, text, start) = last;
         earlier.retain(|spoken| spoken.segment() < segment);
         let opening = Opening { earlier, segment, text: text.to_owned(), ids: written.ids[start..].to_vec() };
-        // Hashing reads every pixel: the larger part of the work for a long video.
-        let hashes: Vec<[u8; 32]> = frames.par_iter().map(content_hash).collect();
-        let pictures = frames.into_iter().zip(hashes).zip(grids).zip(written.starts);
-        let pictures =
-            pictures.map(|(((frame, hash), (rows, columns)), start)| Picture { start, rows, columns, hash, frame });
-        Ok(TokenizedPrompt { ids: written.ids, pictures: pictures.collect(), room, opening })
+        let mut pictures = Vec::with_capacity(frames.len());
+        for ((frame, (rows, columns)), start) in frames.into_iter().zip(grids).zip(written.starts) {
+            // Hashing reads every pixel: the larger part of the work for a long video. On this thread alone: the engine's
+            // own threads are not to be slowed down by requests that have not even been taken.
+            wanted()?;
+            pictures.push(Picture { start, rows, columns, hash: content_hash(&frame), frame });
+        }
+        Ok(TokenizedPrompt { ids: written.ids, pictures, room, opening })
     }
 
     /// Keeps what was written after a prompt, for the session's next one.

@@ -126,6 +126,8 @@ pub struct Scheduler {
     sequences: HashMap<SequenceId, Sequence>,
     queue: BTreeMap<Rank, SequenceId>,
     running: BTreeMap<Rank, SequenceId>,
+    /// Of the queue, those that ran when all was restarted: they are no new requests.
+    returned: usize,
     arrivals: u64,
     /// Number of the last planned step.
     step: u64,
@@ -153,6 +155,7 @@ impl Scheduler {
             sequences: HashMap::new(),
             queue: BTreeMap::new(),
             running: BTreeMap::new(),
+            returned: 0,
             arrivals: 0,
             step: 0,
             under_way: false,
@@ -195,8 +198,9 @@ impl Scheduler {
         if needed_tokens > capacity_tokens {
             return Err(SubmitError::TooLong { needed_tokens, capacity_tokens });
         }
-        if self.queue.len() >= self.config.queue_max {
-            return Err(SubmitError::Overloaded { queued: self.queue.len() });
+        let queued = self.queue.len() - self.returned;
+        if queued >= self.config.queue_max {
+            return Err(SubmitError::Overloaded { queued });
         }
         Ok(())
     }
@@ -249,6 +253,7 @@ impl Scheduler {
             self.queue.remove(&rank);
             self.running.insert(rank, id);
             sequence.admitted = true;
+            self.returned -= usize::from(std::mem::take(&mut sequence.returned));
             sequence.promised = needed;
             self.pool.promise(needed);
             sequence.take_cached(&mut self.pool, size);
@@ -324,19 +329,22 @@ impl Scheduler {
         let Some(mut sequence) = self.sequences.remove(&id) else { return false };
         self.queue.remove(&sequence.rank);
         self.running.remove(&sequence.rank);
+        self.returned -= usize::from(sequence.returned);
         self.ranks.leave(sequence.gang);
         sequence.release(&mut self.pool, self.config.block_tokens);
         true
     }
 
     /// Forgets all keys and values, and the step under way. Running sequences keep their tokens, wait for admission once
-    /// more, at their places, and are read again.
+    /// more, at their places, and are read again. They take no places of the queue's bound.
     pub fn restart_all(&mut self) {
         self.under_way = false;
         while let Some((rank, id)) = self.running.pop_first() {
             if let Some(sequence) = self.sequences.get_mut(&id) {
                 sequence.release(&mut self.pool, self.config.block_tokens);
                 sequence.admitted = false;
+                sequence.returned = true;
+                self.returned += 1;
                 self.queue.insert(rank, id);
             }
         }

@@ -1,12 +1,14 @@
 //! Pictures that the vision tower has seen, by what they show: the same frame is encoded once, whoever asks about it.
 //!
-//! Knows nothing of prompts or of how pictures are encoded.
+//! A picture that a sequence is in the middle of is kept for it in any case: one for each sequence that runs. Knows nothing
+//! of prompts or of how pictures are encoded.
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::batch::SequenceId;
 use crate::model::VisionFeatures;
 
-/// The most recently used pictures, bounded in bytes.
+/// The most recently used pictures, bounded in bytes, and those that are read in part.
 #[derive(Debug)]
 pub(super) struct VisionCache {
     most_bytes: usize,
@@ -15,6 +17,7 @@ pub(super) struct VisionCache {
     /// When each was last used.
     uses: BTreeMap<u64, [u8; 32]>,
     clock: u64,
+    partly: HashMap<SequenceId, ([u8; 32], VisionFeatures)>,
 }
 
 #[derive(Debug)]
@@ -24,23 +27,31 @@ struct Held {
 }
 
 impl VisionCache {
-    /// Holds at most so many bytes.
+    /// Holds at most so many bytes, those pictures not counted that are read in part.
     pub(super) fn new(most_bytes: usize) -> Self {
-        Self { most_bytes, bytes: 0, held: HashMap::new(), uses: BTreeMap::new(), clock: 0 }
+        let (held, uses, partly) = (HashMap::new(), BTreeMap::new(), HashMap::new());
+        Self { most_bytes, bytes: 0, held, uses, clock: 0, partly }
     }
 
     /// A picture's features; cloning shares them.
     pub(super) fn get(&mut self, hash: &[u8; 32]) -> Option<VisionFeatures> {
         self.clock += 1;
-        let held = self.held.get_mut(hash)?;
+        let Some(held) = self.held.get_mut(hash) else {
+            // There are few, and they are looked at only where a picture would be encoded.
+            return self.partly.values().find(|(partly, _)| partly == hash).map(|(_, features)| features.clone());
+        };
         self.uses.remove(&held.used);
         held.used = self.clock;
         self.uses.insert(self.clock, *hash);
         Some(held.features.clone())
     }
 
-    /// Keeps a picture's features, and drops the ones that were not used for the longest time.
+    /// Keeps a picture's features, and drops the ones that were not used for the longest time. What is larger than all that
+    /// may be kept is not kept, and drops nothing.
     pub(super) fn insert(&mut self, hash: [u8; 32], features: VisionFeatures) {
+        if features.bytes() > self.most_bytes {
+            return;
+        }
         self.clock += 1;
         self.bytes += features.bytes();
         self.uses.insert(self.clock, hash);
@@ -55,6 +66,16 @@ impl VisionCache {
                 self.bytes -= dropped.features.bytes();
             }
         }
+    }
+
+    /// A sequence has read a part of this picture, and will go on with it.
+    pub(super) fn keep_for(&mut self, id: SequenceId, hash: [u8; 32], features: VisionFeatures) {
+        self.partly.insert(id, (hash, features));
+    }
+
+    /// A sequence is in the middle of no picture.
+    pub(super) fn release(&mut self, id: SequenceId) {
+        self.partly.remove(&id);
     }
 
     /// Forgets all of them: other weights see other things.
@@ -98,5 +119,29 @@ mod tests {
         let mut small = VisionCache::new(100);
         small.insert([1; 32], features());
         assert_eq!((small.bytes, small.held.len(), small.uses.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn what_is_too_large_leaves_the_others() {
+        let mut cache = VisionCache::new(500);
+        cache.insert([1; 32], features());
+        let embeddings = Tensor::zeros((10, 100), DType::F32, &Device::Cpu).expect("fits");
+        cache.insert([2; 32], VisionFeatures { embeddings, deepstack: Vec::new() });
+        assert!(cache.get(&[1; 32]).is_some() && cache.get(&[2; 32]).is_none());
+        assert_eq!(cache.bytes, 400);
+    }
+
+    #[test]
+    fn a_picture_read_in_part_stays_until_it_is_read() {
+        let mut cache = VisionCache::new(400);
+        cache.insert([1; 32], features());
+        cache.keep_for(SequenceId(7), [1; 32], features());
+        cache.insert([2; 32], features());
+        assert!(cache.get(&[1; 32]).is_some() && cache.get(&[2; 32]).is_some());
+        cache.release(SequenceId(7));
+        assert!(cache.get(&[1; 32]).is_none());
+        cache.keep_for(SequenceId(7), [1; 32], features());
+        cache.clear();
+        assert!(cache.get(&[1; 32]).is_none(), "other weights see other things");
     }
 }

@@ -5,15 +5,16 @@
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Instant;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use super::batch::{Batch, SequenceId};
-use super::executor::{Executor, Reading};
+use super::executor::{Compute, Reading};
 use super::grammar;
+use super::mailbox::Sender;
+use super::places::Places;
 use super::prompt::{Opening, Prompts};
 use super::sampler::Scratch;
 use super::scheduler::{Scheduler, SequenceRequest, SubmitError};
@@ -22,15 +23,19 @@ use crate::engine::error::first_line;
 use crate::engine::{EngineError, SessionKey, TokenEvent};
 use crate::model::Qwen3Vl;
 
-/// What callers hear.
-pub(super) type Events = mpsc::UnboundedSender<Result<TokenEvent, EngineError>>;
-
 /// What the thread is told.
 pub(super) enum Command {
     /// A request, and where to say whether it was taken.
     Submit(Box<Submission>, oneshot::Sender<Result<(), EngineError>>),
     /// Other weights, from the next step on.
-    Swap(Box<Qwen3Vl>, oneshot::Sender<Result<(), EngineError>>),
+    Swap(Box<Replacement>, oneshot::Sender<Result<(), EngineError>>),
+}
+
+/// A model that is to take over.
+pub(super) struct Replacement {
+    pub(super) model: Qwen3Vl,
+    /// Held until one of the two models is gone: a third must not be loaded before.
+    pub(super) turn: OwnedMutexGuard<()>,
 }
 
 /// A request, ready to run.
@@ -39,74 +44,63 @@ pub(super) struct Submission {
     pub(super) job: Job,
 }
 
-/// What belongs to a sequence beside its tokens. Dropping it says that the generation is over.
+/// What belongs to a sequence beside its tokens.
 pub(super) struct Job {
     pub(super) reading: Reading,
     pub(super) writer: Writer,
     /// Where to keep what was written, for the session's next turn.
     pub(super) memory: Option<(SessionKey, Opening)>,
-    pub(super) events: Events,
+    /// Its end says that the generation is over.
+    pub(super) events: Sender,
     pub(super) deadline: Option<Instant>,
     pub(super) started: bool,
-    /// Counts it as accepted for as long as it lives.
-    pub(super) _lease: Lease,
 }
 
-/// Generations accepted and not over, and how many of them run.
-#[derive(Debug, Default)]
-pub(super) struct Counts {
-    pub(super) accepted: AtomicUsize,
-    pub(super) running: AtomicUsize,
-}
-
-/// Counts one accepted generation until it is dropped.
-pub(super) struct Lease(Arc<Counts>);
-
-impl Lease {
-    pub(super) fn new(counts: &Arc<Counts>) -> Self {
-        counts.accepted.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(counts))
+impl Job {
+    /// Whether its caller has left, or the time is past in which a result is of use.
+    fn is_abandoned(&self, now: Instant) -> bool {
+        self.events.is_closed() || self.deadline.is_some_and(|deadline| deadline <= now)
     }
-}
 
-impl Drop for Lease {
-    fn drop(&mut self) {
-        self.0.accepted.fetch_sub(1, Ordering::Relaxed);
+    /// Says the last. Everything else goes before that: who hears it may come again at once, and needs the room.
+    fn end(self, last: impl Iterator<Item = Result<TokenEvent, EngineError>>) {
+        let Self { reading, writer, memory, events, .. } = self;
+        drop((reading, writer, memory));
+        last.for_each(|event| events.send(event));
     }
 }
 
 /// See the module's header.
-pub(super) struct Worker {
+pub(super) struct Worker<C> {
     scheduler: Scheduler,
-    executor: Executor,
+    executor: C,
     prompts: Arc<Prompts>,
     commands: Receiver<Command>,
     jobs: HashMap<SequenceId, Job>,
-    counts: Arc<Counts>,
+    places: Arc<Places>,
     scratch: Scratch,
     began: Instant,
     /// Reused from step to step.
     events: Vec<TokenEvent>,
 }
 
-impl Worker {
+impl<C: Compute> Worker<C> {
     pub(super) fn new(
         scheduler: Scheduler,
-        executor: Executor,
+        executor: C,
         prompts: Arc<Prompts>,
         commands: Receiver<Command>,
-        counts: Arc<Counts>,
+        places: Arc<Places>,
     ) -> Self {
         let (jobs, scratch, events) = (HashMap::new(), Scratch::default(), Vec::new());
-        Self { scheduler, executor, prompts, commands, jobs, counts, scratch, began: Instant::now(), events }
+        Self { scheduler, executor, prompts, commands, jobs, places, scratch, began: Instant::now(), events }
     }
 
     /// Works until nobody can send commands any more; what runs then is dropped.
     pub(super) fn run(mut self) {
         while self.listen() {
-            self.drop_abandoned();
             self.step();
-            self.counts.running.store(self.scheduler.stats().running, Ordering::Relaxed);
+            self.places.set_running(self.scheduler.stats().running);
         }
     }
 
@@ -118,6 +112,8 @@ impl Worker {
                 Err(_) => return false,
             }
         }
+        // Before anybody is told that the queue is full.
+        self.drop_abandoned();
         loop {
             match self.commands.try_recv() {
                 Ok(command) => self.obey(command),
@@ -130,29 +126,35 @@ impl Worker {
     fn obey(&mut self, command: Command) {
         match command {
             Command::Submit(submission, reply) => {
-                let Submission { request, job } = *submission;
-                let taken = self.scheduler.submit(request, self.began.elapsed());
-                let answer = taken.map_err(refusal).map(|id| {
-                    self.jobs.insert(id, job);
-                });
-                // A caller that left meanwhile has dropped its events, too.
-                let _ = reply.send(answer);
+                let _ = reply.send(self.submit(*submission));
             }
-            Command::Swap(model, reply) => {
-                let swapped = self.executor.swap(*model).map_err(|error| EngineError::Load(error.to_string()));
+            Command::Swap(replacement, reply) => {
+                let Replacement { model, turn } = *replacement;
+                let swapped = self.executor.swap(model).map_err(|error| EngineError::Load(first_line(&error)));
                 if swapped.is_ok() {
                     self.scheduler.restart_all();
                 }
                 let _ = reply.send(swapped);
+                drop(turn);
             }
         }
+    }
+
+    /// Takes a request, unless nobody waits for it any more.
+    fn submit(&mut self, submission: Submission) -> Result<(), EngineError> {
+        let Submission { request, job } = submission;
+        if job.is_abandoned(Instant::now()) {
+            return Err(EngineError::DeadlineExceeded);
+        }
+        let id = self.scheduler.submit(request, self.began.elapsed()).map_err(refusal)?;
+        self.jobs.insert(id, job);
+        Ok(())
     }
 
     /// Ends what nobody waits for.
     fn drop_abandoned(&mut self) {
         let now = Instant::now();
-        let late = |job: &Job| job.deadline.is_some_and(|deadline| deadline <= now);
-        let over = self.jobs.iter().filter(|(_, job)| job.events.is_closed() || late(job));
+        let over = self.jobs.iter().filter(|(_, job)| job.is_abandoned(now));
         for id in over.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.fail(id, EngineError::DeadlineExceeded);
         }
@@ -176,10 +178,31 @@ impl Worker {
             }
             Err(error) => {
                 tracing::error!(%error, rows = batch.rows.len(), "a step failed");
-                for row in &batch.rows {
-                    self.fail(row.id, error.clone());
+                match &batch.rows[..] {
+                    [row] => self.fail(row.id, error),
+                    _ => self.step_apart(&batch),
                 }
             }
+        }
+    }
+
+    /// Computes a batch that failed once more, each row alone, so that the fault of one sequence ends no other.
+    fn step_apart(&mut self, batch: &Batch) {
+        let mut computed = Vec::with_capacity(batch.rows.len());
+        for row in &batch.rows {
+            let alone = batch.alone(row);
+            match self.compute(&alone) {
+                Ok(logits) => computed.push((alone, logits)),
+                Err(error) => {
+                    tracing::error!(%error, tokens = alone.tokens.len(), "a sequence failed");
+                    self.fail(row.id, error);
+                }
+            }
+        }
+        // Of those that are still there, every row was computed.
+        self.scheduler.commit(batch);
+        for (alone, logits) in computed {
+            self.write(&alone, &logits);
         }
     }
 
@@ -189,20 +212,18 @@ impl Worker {
             let Some(job) = self.jobs.get_mut(id).filter(|job| !job.started) else { continue };
             job.started = true;
             let prompt_tokens = self.scheduler.sequence(*id).map(|sequence| sequence.prompt_tokens() as u64);
-            let _ = job.events.send(Ok(TokenEvent::Started { prompt_tokens }));
+            job.events.send(Ok(TokenEvent::Started { prompt_tokens }));
         }
     }
 
     /// The logits of a batch, row after row. Neither an error nor a panic of the tensor library ends the thread: blocks that
     /// were not committed are nobody's.
     fn compute(&mut self, batch: &Batch) -> Result<Vec<f32>, EngineError> {
-        let jobs = &self.jobs;
+        let readings = batch.rows.iter().map(|row| self.jobs.get(&row.id).map(|job| &job.reading));
+        let readings = readings.collect::<Option<Vec<_>>>();
+        let readings = readings.ok_or_else(|| EngineError::Failed("a sequence without a prompt".to_owned()))?;
         let executor = &mut self.executor;
-        let run = || {
-            let logits = executor.run(batch, |id| jobs.get(&id).map(|job| &job.reading))?;
-            Ok::<_, crate::model::ModelError>(logits.flatten_all()?.to_vec1::<f32>()?)
-        };
-        match catch_unwind(AssertUnwindSafe(run)) {
+        match catch_unwind(AssertUnwindSafe(|| executor.run(batch, &readings))) {
             Ok(Ok(logits)) => Ok(logits),
             Ok(Err(error)) => Err(EngineError::Failed(first_line(&error))),
             Err(_) => Err(EngineError::Failed("the tensor library gave up".to_owned())),
@@ -248,20 +269,27 @@ impl Worker {
             self.prompts.remember(&session, opening, sequence.generated());
         }
         if over {
-            self.scheduler.end(id);
+            let last = std::mem::take(&mut self.events);
+            self.end(id, last.into_iter().map(Ok));
+            return;
         }
         for event in self.events.drain(..) {
-            let _ = job.events.send(Ok(event));
+            job.events.send(Ok(event));
         }
-        if over {
-            self.jobs.remove(&id);
+        if job.events.lags() {
+            self.fail(id, EngineError::Failed("too much of it was not read".to_owned()));
         }
     }
 
     fn fail(&mut self, id: SequenceId, error: EngineError) {
+        self.end(id, std::iter::once(Err(error)));
+    }
+
+    fn end(&mut self, id: SequenceId, last: impl Iterator<Item = Result<TokenEvent, EngineError>>) {
         self.scheduler.end(id);
+        self.executor.forget(id);
         if let Some(job) = self.jobs.remove(&id) {
-            let _ = job.events.send(Err(error));
+            job.end(last);
         }
     }
 }
@@ -275,3 +303,6 @@ fn refusal(error: SubmitError) -> EngineError {
         SubmitError::EmptyPrompt | SubmitError::BadPicture { .. } => EngineError::Invalid(error.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests;

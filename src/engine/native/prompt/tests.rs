@@ -18,13 +18,17 @@ fn session() -> SessionKey {
     SessionKey("episode".into())
 }
 
+fn wanted() -> Result<(), EngineError> {
+    Ok(())
+}
+
 fn user(text: &str) -> Turn {
     Turn::text(Role::User, text)
 }
 
 impl Prompts {
     fn of(&self, turns: &[Turn], prefix: &str) -> TokenizedPrompt {
-        self.write(turns.to_vec(), prefix, 100, Some(&session())).expect("writes")
+        self.write(turns.to_vec(), prefix, 100, Some(&session()), wanted).expect("writes")
     }
 
     /// By the tokenizer in one go, with a picture's tokens made one again.
@@ -125,7 +129,8 @@ fn a_turn_that_was_changed_keeps_what_is_before_the_change() {
     assert_eq!(changed.ids[before..before + 2], letters[..2]);
     let turns = [user("other"), Turn::text(Role::Assistant, "zzz"), user("r")];
     assert_eq!(prompts.of(&turns, "").ids, prompts.plainly(&turns, ""));
-    let elsewhere = prompts.write(vec![user("q"), Turn::text(Role::Assistant, "abcdef")], "", 9, None).expect("writes");
+    let elsewhere =
+        prompts.write(vec![user("q"), Turn::text(Role::Assistant, "abcdef")], "", 9, None, wanted).expect("writes");
     assert_eq!(elsewhere.ids, prompts.plainly(&[user("q"), Turn::text(Role::Assistant, "abcdef")], ""));
 }
 
@@ -145,16 +150,36 @@ fn special_tokens_that_were_generated_are_not_kept() {
 #[test]
 fn what_does_not_fit_is_refused_before_it_is_made() {
     let prompts = prompts();
-    let long = prompts.write(vec![user(&"a ".repeat(200_000))], "", 9, None);
+    let long = prompts.write(vec![user(&"a ".repeat(200_000))], "", 9, None, wanted);
     assert!(matches!(long, Err(EngineError::TooLong { .. })), "{:?}", long.map(|prompt| prompt.ids.len()));
     let frames = vec![Part::Frame(frame(1024, 1024)); 5];
-    let many = prompts.write(vec![Turn { role: Role::User, parts: frames }], "", 9, None);
+    let many = prompts.write(vec![Turn { role: Role::User, parts: frames }], "", 9, None, wanted);
     assert!(matches!(many, Err(EngineError::TooLong { needed: 5120, limit: 4096 })));
-    let odd = prompts.write(vec![Turn { role: Role::User, parts: vec![Part::Frame(frame(33, 32))] }], "", 9, None);
+    let odd =
+        prompts.write(vec![Turn { role: Role::User, parts: vec![Part::Frame(frame(33, 32))] }], "", 9, None, wanted);
     assert!(matches!(odd, Err(EngineError::Invalid(_))));
-    assert!(matches!(prompts.write(Vec::new(), "", 9, None), Err(EngineError::Invalid(_))));
-    let full = prompts.write(vec![user(&"a ".repeat(2000))], "", 4000, None).expect("writes");
+    assert!(matches!(prompts.write(Vec::new(), "", 9, None, wanted), Err(EngineError::Invalid(_))));
+    let full = prompts.write(vec![user(&"a ".repeat(2000))], "", 4000, None, wanted).expect("writes");
     assert_eq!(full.room as usize + full.ids.len(), 4096);
+}
+
+#[test]
+fn what_nobody_waits_for_is_not_written_to_its_end() {
+    let prompts = prompts();
+    let asked = std::cell::Cell::new(0);
+    let gone_after = |calls| {
+        asked.set(0);
+        let wanted = || {
+            asked.set(asked.get() + 1);
+            if asked.get() > calls { Err(EngineError::DeadlineExceeded) } else { Ok(()) }
+        };
+        prompts.write(watched(), "", 9, None, wanted).map(|prompt| prompt.ids.len())
+    };
+    let all = (0..99).find(|calls| gone_after(*calls).is_ok()).expect("it ends");
+    // Before each text, and before each of the two pictures is hashed.
+    assert!(all >= 4, "{all}");
+    assert!(matches!(gone_after(all - 1), Err(EngineError::DeadlineExceeded)));
+    assert_eq!(asked.get(), all, "and nothing is done after that");
 }
 
 fn piece() -> impl Strategy<Value = String> {
@@ -183,7 +208,7 @@ proptest! {
         let part = |text: Option<String>| text.map_or_else(|| Part::Frame(frame(64, 32)), Part::Text);
         let turns: Vec<Turn> = turns.into_iter().map(|(role, parts)| Turn { role: roles[role], parts: parts.into_iter().map(part).collect() }).collect();
         PROMPTS.with(|prompts| {
-            let prompt = prompts.write(turns.clone(), &prefix, 9, None).expect("writes");
+            let prompt = prompts.write(turns.clone(), &prefix, 9, None, wanted).expect("writes");
             prop_assert_eq!(prompts.narrowed(&prompt), prompts.plainly(&turns, &prefix));
             Ok(())
         })?;

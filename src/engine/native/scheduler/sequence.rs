@@ -45,6 +45,8 @@ pub struct Sequence {
     pub(super) gang: Option<u64>,
     pub(super) rank: Rank,
     pub(super) admitted: bool,
+    /// Waits once more, after it ran.
+    pub(super) returned: bool,
     /// Leading tokens whose keys and values are in the table's blocks.
     pub(super) computed: usize,
     /// Of them, found and not computed.
@@ -70,6 +72,7 @@ impl Sequence {
             gang: request.gang,
             rank,
             admitted: false,
+            returned: false,
             computed: 0,
             hits: 0,
             drafts: Vec::new(),
@@ -100,10 +103,11 @@ impl Sequence {
         &self.tokens[self.prompt_tokens..]
     }
 
-    /// Tokens whose keys and values were found instead of computed.
+    /// Tokens of the prompt whose keys and values were found instead of computed. After a weight swap what was generated is
+    /// read again too, and some of that may be found; it is no part of this.
     #[must_use]
     pub fn cached_tokens(&self) -> usize {
-        self.hits
+        self.hits.min(self.prompt_tokens)
     }
 
     /// False while it waits in the queue.

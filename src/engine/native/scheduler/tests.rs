@@ -236,6 +236,45 @@ fn after_a_weight_swap_running_sequences_keep_their_tokens_and_are_read_again() 
 }
 
 #[test]
+fn what_ran_before_a_weight_swap_takes_no_place_in_the_queue() {
+    let mut world = World::new(SchedulerConfig { queue_max: 1, running_max: 2, ..config(4, 100, 8) });
+    world.stops = false;
+    for start in [1000, 2000] {
+        world.submit(request(&numbers(start, 9), 40)).expect("there is room");
+        world.step();
+    }
+    world.swap_weights();
+    assert_eq!(world.scheduler.stats().queued, 2);
+    let prompt = numbers(3000, 9);
+    let waiting = world.submit(request(&prompt, 4)).expect("the queue's one place is free");
+    assert_eq!(world.submit(request(&prompt, 4)), Err(SubmitError::Overloaded { queued: 1 }));
+    world.step();
+    assert_eq!((world.scheduler.stats().running, world.scheduler.stats().queued), (2, 1));
+    assert_eq!(world.submit(request(&prompt, 4)), Err(SubmitError::Overloaded { queued: 1 }));
+    world.end(waiting);
+    world.drain();
+}
+
+#[test]
+fn after_a_weight_swap_no_more_than_the_prompt_counts_as_cached() {
+    let mut world = World::new(config(4, 100, 64));
+    world.stops = false;
+    // The same prompt, so the same text.
+    let ids = [0; 2].map(|_| world.submit(request(&numbers(1000, 10), 40)).expect("there is room"));
+    for _ in 0..20 {
+        world.step();
+    }
+    world.swap_weights();
+    for _ in 0..3 {
+        world.step();
+    }
+    let sequence = world.scheduler.sequence(ids[1]).expect("it runs");
+    assert!(sequence.hits > 10, "it takes what the other one computes: {}", sequence.hits);
+    assert_eq!(sequence.cached_tokens(), 10);
+    world.drain();
+}
+
+#[test]
 fn shared_blocks_are_reserved_once() {
     let mut world = World::new(config(4, 20, 64));
     let system = numbers(1000, 40);

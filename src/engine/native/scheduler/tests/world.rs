@@ -212,6 +212,8 @@ impl World {
                 assert_eq!(sequence.table.len() + sequence.promised, most, "a running sequence has all it can need");
             }
         }
+        let returned = self.scheduler.sequences.values().filter(|sequence| sequence.returned);
+        assert_eq!(returned.inspect(|sequence| assert!(!sequence.admitted)).count(), self.scheduler.returned);
         assert_eq!(promised, self.scheduler.pool.promised());
         self.scheduler.pool.check(&held);
     }
