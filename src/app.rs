@@ -70,8 +70,9 @@ impl App {
     /// Reads the card that the configuration names.
     ///
     /// # Errors
-    /// [`AppError::Card`].
+    /// [`AppError::Setup`] for settings that the engine has no use for, [`AppError::Card`].
     pub fn new(config: Config) -> Result<Self, AppError> {
+        config.engine.check().map_err(|error| AppError::Setup(error.to_string()))?;
         let card = ModelCard::load(card::chosen(&config.engine))?;
         Ok(Self { config: Arc::new(config), card: Arc::new(card) })
     }
@@ -119,10 +120,14 @@ impl App {
         Ok(Agent::new(Arc::clone(&self.card), engine, media, self.config.agent.clone()))
     }
 
-    async fn engine(&self, checkpoint: Option<&Path>) -> Result<Arc<dyn Engine>, AppError> {
+    /// Loads the engine alone, for what needs no media.
+    ///
+    /// # Errors
+    /// [`AppError`] of the part that fails.
+    pub async fn engine(&self, checkpoint: Option<&Path>) -> Result<Arc<dyn Engine>, AppError> {
         let config = &self.config.engine;
         match config.chosen_kind() {
-            EngineKind::Native => native(config, needed(checkpoint)).await,
+            EngineKind::Native => native(config, needed(checkpoint), Drafts::Looked).await,
             EngineKind::Mistralrs => mistralrs(config, needed(checkpoint)).await,
             EngineKind::Remote => Ok(Arc::new(RemoteEngine::new(config, self.card.name.clone())?)),
             EngineKind::Scripted => {
@@ -130,6 +135,18 @@ impl App {
                 let path = path.ok_or_else(|| AppError::Setup("the scripted engine needs --script FILE".to_owned()))?;
                 Ok(Arc::new(ScriptedEngine::from_script(Script::read(path)?)))
             }
+        }
+    }
+
+    /// Loads the engine alone and has it guess no tokens ahead. `None`: it can't be told to, or never does.
+    ///
+    /// # Errors
+    /// As [`App::engine`].
+    pub async fn plain_engine(&self, checkpoint: Option<&Path>) -> Result<Option<Arc<dyn Engine>>, AppError> {
+        let config = &self.config.engine;
+        match config.chosen_kind() {
+            EngineKind::Native => native(config, needed(checkpoint), Drafts::Never).await.map(Some),
+            EngineKind::Mistralrs | EngineKind::Remote | EngineKind::Scripted => Ok(None),
         }
     }
 
@@ -173,20 +190,39 @@ fn needed(checkpoint: Option<&Path>) -> Result<&Path, AppError> {
     checkpoint.ok_or_else(|| AppError::Setup("an embedded engine needs a checkpoint".to_owned()))
 }
 
+/// Whether the native engine guesses tokens ahead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Drafts {
+    Looked,
+    Never,
+}
+
 #[cfg(feature = "native")]
-async fn native(config: &EngineConfig, checkpoint: Result<&Path, AppError>) -> Result<Arc<dyn Engine>, AppError> {
+async fn native(
+    config: &EngineConfig,
+    checkpoint: Result<&Path, AppError>,
+    drafts: Drafts,
+) -> Result<Arc<dyn Engine>, AppError> {
     use crate::config::QuantizationKind;
     use crate::engine::native::{Native, NativeOptions, Quantization};
     let mut options = NativeOptions::default();
+    if drafts == Drafts::Never {
+        options.max_drafts = 0;
+    }
     if config.max_queued > 0 {
         options.max_queued = config.max_queued;
     }
     if config.max_prompt_tokens > 0 {
         options.max_prompt_tokens = Some(config.max_prompt_tokens);
     }
+    let bytes = |bytes: u64, key: &str| {
+        usize::try_from(bytes).map_err(|_| AppError::Setup(format!("{key} is more than this machine can address")))
+    };
     if config.kv_cache_bytes > 0 {
-        options.kv_cache_bytes = usize::try_from(config.kv_cache_bytes)
-            .map_err(|_| AppError::Setup("engine.kv_cache_bytes is more than this machine can address".to_owned()))?;
+        options.kv_cache_bytes = Some(bytes(config.kv_cache_bytes, "engine.kv_cache_bytes")?);
+    }
+    if config.max_pixel_bytes > 0 {
+        options.max_pixel_bytes = bytes(config.max_pixel_bytes, "engine.max_pixel_bytes")?;
     }
     options.quantization = config.quantization.map(|kind| match kind {
         QuantizationKind::Q8 => Quantization::Q8_0,
@@ -196,7 +232,7 @@ async fn native(config: &EngineConfig, checkpoint: Result<&Path, AppError>) -> R
 }
 
 #[cfg(not(feature = "native"))]
-async fn native(_: &EngineConfig, _: Result<&Path, AppError>) -> Result<Arc<dyn Engine>, AppError> {
+async fn native(_: &EngineConfig, _: Result<&Path, AppError>, _: Drafts) -> Result<Arc<dyn Engine>, AppError> {
     Err(not_built_in(EngineKind::Native))
 }
 

@@ -9,7 +9,7 @@ affair (vLLM does). Frames reach it as PNG in data URLs, which are made before t
 time. `transformers` runs in this process, in f32 on the CPU, a plain `generate` each time: one after another even where
 windows or episodes are asked for at the same time, and with the whole conversation read again for a second turn.
 
-Each measurement has frames that nobody has seen before. Times are medians of --runs.
+Each measurement has frames that nobody has seen before, made before its clock runs. Times are medians of --runs.
 """
 
 import argparse
@@ -17,8 +17,8 @@ import base64
 import http.client
 import io
 import json
+import math
 import os
-import statistics
 import sys
 import threading
 import time
@@ -27,6 +27,7 @@ import urllib.parse
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median_low as median
 
 import numpy as np
 from PIL import Image
@@ -37,6 +38,8 @@ BURSTS = (1, 2, 4, 8)
 WINDOWS = 3
 UNEQUAL = (1.0, 0.75, 0.5, 0.25, 0.875, 0.625, 0.375, 1.0)
 FIRST_TOKENS, SUMMARY_TOKENS, ANSWER_TOKENS, DECODED = 96, 32, 32, 128
+# The bounds of `paravt bench engine`.
+FRAMES_MAX, SIDE_MAX = 512, 2048
 PARTS = ("episode", "prefill", "decode", "burst", "episodes")
 
 
@@ -89,12 +92,13 @@ class Server:
         return {"type": "image_url", "image_url": {"url": "data:image/png;base64," + base64.b64encode(data.getvalue()).decode()}}
 
     def generate(self, messages, tokens, ignore_end):
-        began = time.perf_counter()
         # With the numbers of the tokens a chunk whose text is still empty counts as well.
         body = json.dumps({
             "model": self.model, "messages": messages, "max_tokens": tokens, "temperature": 0, "stream": True,
             "stream_options": {"include_usage": True}, "return_token_ids": True, "ignore_eos": ignore_end,
         })
+        # Putting megabytes of frames into a request is a client's work.
+        began = time.perf_counter()
         connection = http.client.HTTPConnection(self.url.hostname, self.url.port, timeout=self.limit_s)
         try:
             connection.request("POST", self.url.path + "/chat/completions", body, {"Content-Type": "application/json"})
@@ -182,18 +186,22 @@ class Transformers:
 # -------------------------------------------------------------------------------------------------- conversations
 
 
-def side_of(card):
-    """Side of a square frame, as large as the card allows."""
-    factor = card["pixels"]["factor"]
-    return max(int(card["pixels"]["max_pixels"] ** 0.5) // factor * factor, factor)
+def side_of(card, asked):
+    """Side of a square frame: as large as the card allows, or what was asked for; whole factors of the card, at least one."""
+    factor = max(card["pixels"]["factor"], 1)
+    side = math.isqrt(card["pixels"]["max_pixels"]) if asked is None else asked
+    return max(side // factor * factor, factor)
 
 
 class Workload:
     """Conversations of noise, of the sizes that a card's episodes have."""
 
-    def __init__(self, card, frames, side, frame):
-        self.prompts, self.frames, self.side = card["prompts"], frames or card["overview"]["max_frames"], side or side_of(card)
-        self.windows = [max(round(card["window"]["max_frames"] * share), 1) for share in UNEQUAL]
+    def __init__(self, card, options, frame):
+        self.prompts, self.side = card["prompts"], side_of(card, options.frame_side)
+        self.frames = options.overview_frames or card["overview"]["max_frames"]
+        self.window_frames = options.window_frames or card["window"]["max_frames"]
+        # Halves go up, as in Rust.
+        self.windows = [max(math.floor(self.window_frames * share + 0.5), 1) for share in UNEQUAL]
         # Not seeded: a server remembers what it saw in an earlier measurement.
         self.random, self.encode = np.random.default_rng(), frame
 
@@ -260,21 +268,23 @@ class Bench:
             report["ttft_second_ms"].append(1e3 * (second.first - second.began))
             report["first_tokens"].append(first.completion_tokens)
             report["answer_tokens"].append(second.completion_tokens)
-        return {key: round(statistics.median(values), 2) for key, values in report.items()}
+        return {key: round(median(values), 2) for key, values in report.items()}
 
     def prefill(self, runs):
         rates = []
         for _ in range(runs):
             run = self.engine.generate(self.workload.opening(), 1, False)
             rates.append((run.prompt_tokens - run.cached_tokens) / (run.end - run.began))
-        return {"prefill_tokens_per_s": round(statistics.median(rates), 2), "prompt_tokens": run.prompt_tokens}
+        return {"prefill_tokens_per_s": round(median(rates), 2), "prompt_tokens": run.prompt_tokens}
 
     def decode(self, runs):
         rates = []
         for _ in range(runs):
             run = self.engine.generate(self.workload.opening(), DECODED, True)
             rates.append((run.completion_tokens - 1) / (run.end - run.first))
-        return {"decode_tokens_per_s": round(statistics.median(rates), 2)}
+        # Neither guesses tokens ahead, unless a server was told to.
+        rate = round(median(rates), 2)
+        return {"decode_tokens_per_s": rate, "decode_tokens_per_s_plain": rate}
 
     def burst(self, runs):
         report, summary_tokens = [], []
@@ -292,10 +302,10 @@ class Bench:
                 from_first.append((end - min(firsts)) / written)
             # Where one waits for the other, only the last one writes after the last first token: a small ratio that
             # means nothing. The other one counts from the first of them, with what is read meanwhile.
-            report.append({"k": k, "parallel_ms": round(statistics.median(parallel), 2),
-                           "sequential_ms": round(statistics.median(sequential), 2),
-                           "decode_ratio": None if self.engine.alone else round(statistics.median(ratio), 3),
-                           "decode_ratio_from_first": round(statistics.median(from_first), 3)})
+            report.append({"k": k, "parallel_ms": round(median(parallel), 2),
+                           "sequential_ms": round(median(sequential), 2),
+                           "decode_ratio": None if self.engine.alone else round(median(ratio), 3),
+                           "decode_ratio_from_first": round(median(from_first), 3)})
         return {"burst": report, "summary_tokens": summary_tokens}
 
     def throughput(self, episodes):
@@ -306,7 +316,8 @@ class Bench:
         return {"episodes_per_s": round(episodes / (time.perf_counter() - began), 4)}
 
     def all(self, options):
-        report = {"engine": self.engine.name, "frames": self.workload.frames, "side": self.workload.side}
+        report = {"engine": self.engine.name, "overview_frames": self.workload.frames,
+                  "window_frames": self.workload.window_frames, "frame_side": self.workload.side}
         steps = {"episode": lambda: self.episodes(options.runs), "prefill": lambda: self.prefill(options.runs),
                  "decode": lambda: self.decode(options.runs), "burst": lambda: self.burst(options.runs),
                  "episodes": lambda: self.throughput(options.episodes)}
@@ -324,8 +335,21 @@ class Bench:
 def told(report):
     lines = [f"{key.ljust(22)}{value}" for key, value in report.items() if key != "burst"]
     lines += [f"burst {burst['k']}".ljust(22) + f"{burst['parallel_ms']} ms parallel, {burst['sequential_ms']} ms one after "
-              f"another, writing alone {burst['decode_ratio']}" for burst in report.get("burst", ())]
+              f"another, writing alone {burst['decode_ratio']}, "
+              f"from the first text {burst['decode_ratio_from_first']}" for burst in report.get("burst", ())]
     return "\n".join(lines)
+
+
+def bounded(most):
+    """A whole number from 1 to `most`."""
+
+    def parsed(text):
+        value = int(text)
+        if not 1 <= value <= most:
+            raise argparse.ArgumentTypeError(f"{value} is not from 1 to {most}")
+        return value
+
+    return parsed
 
 
 def main():
@@ -341,8 +365,11 @@ def main():
     for kind in (server, local):
         kind.add_argument("--card", type=Path, default=REPOSITORY / "model_cards/paravt-tiny", metavar="DIR",
                           help="whose prompts, frames and pixels count")
-        kind.add_argument("--frames", type=int, help="of the overview [default: as the card says]")
-        kind.add_argument("--side", type=int, help="of a frame in pixels [default: as large as the card allows]")
+        kind.add_argument("--overview-frames", type=bounded(FRAMES_MAX), metavar="N", help="[default: as the card says]")
+        kind.add_argument("--window-frames", type=bounded(FRAMES_MAX), metavar="N",
+                          help="of the largest window [default: as the card says]")
+        kind.add_argument("--frame-side", type=bounded(SIDE_MAX), metavar="PX",
+                          help="down to a multiple of the card's factor [default: as large as the card allows]")
         kind.add_argument("--runs", type=int, default=3)
         kind.add_argument("--episodes", type=int, default=32, help="at the same time")
         kind.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=", ".join(PARTS))
@@ -353,7 +380,7 @@ def main():
         engine = Server(options.base_url, options.model, options.limit)
     else:
         engine = Transformers(options.model, options.threads)
-    report = Bench(engine, Workload(card, options.frames, options.side, engine.frame)).all(options)
+    report = Bench(engine, Workload(card, options, engine.frame)).all(options)
     print(json.dumps(report, indent=1) if options.json else told(report))
 
 

@@ -5,6 +5,7 @@ mod media;
 mod memory;
 #[cfg(feature = "native")]
 mod scheduler;
+mod soak;
 mod workload;
 
 use clap::{Args, Subcommand};
@@ -27,6 +28,8 @@ enum Part {
     Media(media::MediaArgs),
     /// Run episodes and bursts of windows of made-up frames through an engine
     Engine(engine::EngineBenchArgs),
+    /// Ask an engine for random episodes for a long time, and judge whether anything was lost or left behind
+    Soak(soak::SoakArgs),
     /// Simulate episodes with the native engine's scheduler and a modelled step time, first come first served and by episodes
     #[cfg(feature = "native")]
     Scheduler(scheduler::SchedulerArgs),
@@ -37,6 +40,7 @@ pub(super) async fn run(args: &BenchArgs, config: Config, environment: &Environm
     match &args.part {
         Part::Media(args) => media::run(args, config).await,
         Part::Engine(args) => Box::pin(engine::run(args, config, environment)).await,
+        Part::Soak(args) => Box::pin(soak::run(args, config, environment)).await,
         #[cfg(feature = "native")]
         Part::Scheduler(args) => scheduler::run(args),
     }

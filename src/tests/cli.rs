@@ -7,6 +7,8 @@ use std::process::{Command, Output, Stdio};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::support::root;
+
 /// The demonstration's answer, as a script has the main agent give it.
 const RIGHT: &str = "<answer>purple square, orange circle, green circle</answer>";
 
@@ -160,6 +162,56 @@ fn bench_media_measures_a_video() {
     let told = run(&["bench", "media", &demo_video()]);
     assert!(stdout(&told).starts_with("overview  64 "), "{told:?}");
     assert_failed(&run(&["bench", "media", "nowhere.mp4"]), 1, "no such file");
+}
+
+#[test]
+fn bench_engine_runs_without_ffmpeg_and_has_the_keys_of_the_script_for_other_engines() {
+    let script = three_windows(1);
+    let flags = ["--runs", "1", "--episodes", "2", "--overview-frames", "5", "--frame-side", "70", "--json"];
+    let arguments = [&["bench", "engine"][..], &flags, &script.flags()].concat();
+    let output = paravt(&arguments).env("PATH", "").output().expect("runs");
+    assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let proportions = ["overview_frames", "window_frames", "frame_side"].map(|key| report[key].as_u64());
+    assert_eq!(proportions, [Some(5), Some(16), Some(64)]);
+    assert_eq!(report["decode_tokens_per_s_plain"], report["decode_tokens_per_s"], "a script makes no drafts");
+    let others = std::fs::read_to_string(root("load_tests/engine/engines.py")).expect("readable");
+    let keys = |value: &Value| value.as_object().expect("an object").keys().cloned().collect::<Vec<_>>();
+    assert_eq!(report["burst"].as_array().map(Vec::len), Some(4));
+    for key in keys(&report).into_iter().chain(keys(&report["burst"][0])) {
+        assert!(others.contains(&format!("\"{key}\"")), "{key}");
+    }
+    // Whereas an episode over a video does need it.
+    let video = demo_video();
+    let asked = with(&["ask", &video, "What?"], &script);
+    assert_failed(&paravt(&asked).env("PATH", "").output().expect("runs"), 1, "ffmpeg");
+    let arguments = [&["bench", "engine"][..], &["--overview-frames", "512", "--frame-side", "2048"]].concat();
+    assert_failed(&run(&arguments), 2, "episodes take");
+}
+
+#[test]
+fn bench_soak_tells_each_step_and_a_verdict() {
+    let script = three_windows(20);
+    let flags = ["--minutes", "0.03", "--episodes", "4", "--json"];
+    let output = run(&[&["bench", "soak"][..], &flags, &script.flags()].concat());
+    assert!(output.status.success(), "{output:?}");
+    let lines: Vec<Value> = stdout(&output).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let [step, verdict] = &lines[..] else { panic!("{output:?}") };
+    assert_eq!((&verdict["passed"], &verdict["problems"]), (&json!(true), &json!([])));
+    assert_eq!((&verdict["asked"], &verdict["finished"]), (&step["asked"], &step["finished"]));
+    assert_eq!((&verdict["running_after"], &verdict["queued_after"]), (&json!(0), &json!(0)));
+    let known = ["resident_bytes", "threads", "descriptors"].iter().all(|key| step[*key].as_u64() > Some(0));
+    assert!(known || !cfg!(target_os = "linux"), "{step}");
+    assert_failed(&run(&["bench", "soak", "--minutes", "0"]), 2, "--minutes");
+}
+
+#[test]
+fn a_soak_that_does_not_hold_fails() {
+    // An upstream that nobody listens at: every request fails.
+    let output = run(&["bench", "soak", "--minutes", "0.01", "--upstream", "http://127.0.0.1:9/v1"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(stdout(&output).contains("verdict   no request came to its end; "), "{output:?}");
+    assert!(stderr(&output).contains("requests failed"), "{output:?}");
 }
 
 #[test]

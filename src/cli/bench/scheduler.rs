@@ -5,9 +5,14 @@ use serde::Serialize;
 
 use super::tell;
 use crate::cli::CliError;
+use crate::engine::native::NativeOptions;
 use crate::engine::native::policy::Policy;
 use crate::engine::native::scheduler::SchedulerConfig;
 use crate::engine::native::simulation::{Report, StepCost, Workload, simulate};
+
+/// Blocks of keys and values. How many an engine has depends on its model; with these, what is kept of the past matters and
+/// no one waits for memory alone.
+const BLOCKS: u32 = 16_000;
 
 /// Arguments of `bench scheduler`.
 #[derive(Debug, Args)]
@@ -43,7 +48,7 @@ pub(super) fn run(args: &SchedulerArgs) -> Result<(), CliError> {
     let mut all = Vec::new();
     for episodes_per_s in &args.load {
         for policy in [Policy::Fcfs, Policy::Episodes] {
-            let config = SchedulerConfig { blocks: 16_000, policy, ..SchedulerConfig::default() };
+            let config = config(policy);
             let workload =
                 Workload { episodes: args.episodes as usize, episodes_per_s: *episodes_per_s, ..Workload::default() };
             let report = simulate(&config, &workload, &StepCost::default(), args.seed);
@@ -53,14 +58,27 @@ pub(super) fn run(args: &SchedulerArgs) -> Result<(), CliError> {
     tell(&all, args.json, || table(&all))
 }
 
+/// As the engine has it: what is over a bound there waits or is refused here as well.
+fn config(policy: Policy) -> SchedulerConfig {
+    let NativeOptions { max_queued, max_running, chunk_tokens, .. } = NativeOptions::default();
+    SchedulerConfig {
+        blocks: BLOCKS,
+        chunk_tokens,
+        running_max: max_running,
+        queue_max: max_queued,
+        policy,
+        ..SchedulerConfig::default()
+    }
+}
+
 fn table(all: &[Simulated]) -> String {
-    let head = "| episodes/s | policy | episode p50 s | p99 s | ttft p50 s | p99 s | second ttft p99 s | burst p99 s |";
-    let mut lines = vec![head.to_owned(), "| --- | --- | --- | --- | --- | --- | --- | --- |".to_owned()];
+    let head = "| episodes/s | policy | episode p50 s | p99 s | ttft p50 s | p99 s | second ttft p99 s | burst p99 s | refused |";
+    let mut lines = vec![head.to_owned(), "| --- | --- | --- | --- | --- | --- | --- | --- | --- |".to_owned()];
     lines.extend(all.iter().map(|Simulated { episodes_per_s, policy, report }| {
         let (episode, ttft) = (&report.episode_s, &report.ttft_s);
         format!(
-            "| {episodes_per_s} | {policy:?} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} |",
-            episode.p50, episode.p99, ttft.p50, ttft.p99, report.ttft_second_s.p99, report.burst_s.p99
+            "| {episodes_per_s} | {policy:?} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} | {} |",
+            episode.p50, episode.p99, ttft.p50, ttft.p99, report.ttft_second_s.p99, report.burst_s.p99, report.refused
         )
     }));
     lines.join("\n")
