@@ -130,8 +130,8 @@ impl VisionTower {
         let mut features = Vec::with_capacity(pictures.len());
         for grid in &grids {
             let tokens = grid.tokens(merge);
-            // A copy, so that one picture that is kept does not keep the whole batch.
-            let cut = |all: &Tensor| all.narrow(0, start, tokens)?.copy();
+            // A copy of these rows alone (`copy` takes all that lies in memory): a picture that is kept must not keep the batch.
+            let cut = |all: &Tensor| all.narrow(0, start, tokens)?.force_contiguous();
             let deepstack = deepstack.iter().map(cut).collect::<Result<_>>()?;
             features.push(VisionFeatures { embeddings: cut(&embeddings)?, deepstack });
             start += tokens;

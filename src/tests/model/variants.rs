@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{CpuStorage, DType, Device, Result, Storage, Tensor};
 use paravt::engine::native::attention::{CpuCache, Segment};
 use paravt::model::{
     Attend, Causal, LoadOptions, Mode, ModelError, Patches, Quantization, Qwen3Vl, TextInput, VisionRows,
@@ -70,6 +70,22 @@ fn a_layer_of_a_video_is_the_image_of_its_frames() {
         let alone = model.encode(&[Patches { values: values.to_vec(), grid }]).expect("encodes").remove(0);
         let part = whole.embeddings.narrow(0, layer * tokens, tokens).expect("rows");
         assert!(distance(&part, &alone.embeddings) < 1e-5);
+    }
+}
+
+#[test]
+fn a_picture_holds_no_memory_of_those_that_were_encoded_with_it() {
+    let model = load(&tiny_folder(), Mode::Inference);
+    let golden = Golden::read("tiny");
+    let pictures: Vec<Patches> = (0..3).flat_map(|_| golden.case("video").patches(&model)).collect();
+    for features in model.encode(&pictures).expect("encodes") {
+        let mut held = 0;
+        for tensor in features.deepstack.iter().chain([&features.embeddings]) {
+            let (storage, _) = tensor.storage_and_layout();
+            let Storage::Cpu(CpuStorage::F32(numbers)) = &*storage else { panic!("another device or type") };
+            held += size_of_val(numbers.as_slice());
+        }
+        assert_eq!(held, features.bytes());
     }
 }
 
