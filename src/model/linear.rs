@@ -123,9 +123,12 @@ fn packed(x: &Tensor, weight: &Packed, bias: Option<&Tensor>) -> Result<Tensor> 
         candle_core::bail!("a product of [{rows}, {width}] with panels of {}", weight.inputs());
     }
     let mut output = floats(&x.contiguous()?, |x| Ok(weight.product(x)))?;
-    if let Some(bias) = bias.filter(|bias| bias.elem_count() == weight.outputs() && !output.is_empty()) {
+    if let Some(bias) = bias {
+        if bias.dims() != [weight.outputs()] {
+            candle_core::bail!("a bias of {:?} with panels of {} outputs", bias.dims(), weight.outputs());
+        }
         floats(bias, |bias| {
-            for row in output.chunks_exact_mut(bias.len()) {
+            for row in output.chunks_exact_mut(bias.len().max(1)) {
                 row.iter_mut().zip(bias).for_each(|(output, bias)| *output += bias);
             }
             Ok(())

@@ -32,6 +32,16 @@ fn sixteen_bits_in_memory_give_the_product_of_what_they_hold() {
 }
 
 #[test]
+fn panels_add_their_bias_and_refuse_another_layers() {
+    let (x, weight) = (matrix(3, 24), matrix(40, 24));
+    let bias = |length| matrix(1, length).squeeze(0).expect("a row");
+    let layer = |bias| Linear::for_inference(weight.clone(), Some(bias)).expect("a layer");
+    let expected = Linear::new(weight.clone(), Some(bias(40))).forward(&x).expect("product");
+    assert!(relative(&layer(bias(40)).forward(&x).expect("product"), &expected) < 1e-6);
+    assert!(layer(bias(39)).forward(&x).is_err() && layer(bias(1)).forward(&x).is_err());
+}
+
+#[test]
 fn quantized_products_are_close_and_rows_that_do_not_divide_are_told() {
     let x = matrix(3, 512);
     let weight = matrix(40, 512);
