@@ -241,15 +241,21 @@ pub struct Supported {
 
 impl Supported {
     /// All of them.
-    pub const ALL: Self = Self {
-        seed: true,
-        min_p: true,
-        top_k: true,
-        repetition_penalty: true,
-        ignore_eos: true,
-        logprobs: true,
-        constraint: true,
-    };
+    pub const ALL: Self = Self::each(true);
+    /// None of them.
+    pub const NONE: Self = Self::each(false);
+
+    const fn each(supported: bool) -> Self {
+        Self {
+            seed: supported,
+            min_p: supported,
+            top_k: supported,
+            repetition_penalty: supported,
+            ignore_eos: supported,
+            logprobs: supported,
+            constraint: supported,
+        }
+    }
 }
 
 /// What an engine is doing.

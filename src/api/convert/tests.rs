@@ -5,15 +5,7 @@ use serde_json::{Value, json};
 use super::*;
 
 const ALL: Supported = Supported::ALL;
-const NONE: Supported = Supported {
-    seed: false,
-    min_p: false,
-    top_k: false,
-    repetition_penalty: false,
-    ignore_eos: false,
-    logprobs: false,
-    constraint: false,
-};
+const NONE: Supported = Supported::NONE;
 
 fn card() -> ModelCard {
     toml::from_str(

@@ -127,18 +127,9 @@ mod tests {
 
     #[test]
     fn nothing_is_asked_for_that_the_engine_lacks() {
-        let none = Supported {
-            seed: false,
-            min_p: false,
-            top_k: false,
-            repetition_penalty: false,
-            ignore_eos: false,
-            logprobs: false,
-            constraint: false,
-        };
         let mut draw = Draw::new(2, 0);
         for _ in 0..500 {
-            let sampling = draw.sampling(10, &none);
+            let sampling = draw.sampling(10, &Supported::NONE);
             let Sampling { top_k, min_p, repetition_penalty, seed, logprobs, constraint, ignore_eos, .. } = sampling;
             assert_eq!((top_k, min_p, repetition_penalty, seed), (None, None, None, None));
             assert!(logprobs.is_none() && constraint.is_none() && !ignore_eos);
