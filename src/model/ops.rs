@@ -1,12 +1,16 @@
-//! The small operations between matrix products, in two forms: fused, for inference, and as formulas that gradients pass.
+//! What stands between the products with weights, in two forms: fused, for inference, and as formulas that gradients pass.
 //!
 //! candle's fused kernels (`softmax_last_dim`, `rms_norm`, `layer_norm`, `rope_thd`) silently have no gradient; its formulas
 //! have one and take several passes over memory. The network calls only what stands here, so there is one definition of it.
-//! For the CPU, `fused` has its own. Each row of a result depends on that row of the input alone.
+//! For the CPU, `fused` has its own. But for `full`, the attention of pictures, each row of a
+//! result depends on that row of the input alone.
 
+mod full;
 mod fused;
 
 use candle_core::{D, DType, Result, Tensor};
+
+pub(super) use self::full::Run;
 
 /// What a model was loaded for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

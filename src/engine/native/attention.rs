@@ -354,7 +354,7 @@ impl Tile<'_> {
         for ((row, seen), total) in weights.chunks_exact_mut(keys).zip(seen).zip(&mut total) {
             let (row, unseen) = row.split_at_mut(*seen);
             unseen.fill(0.0);
-            *total = softmax(row);
+            *total = math::softmax(row);
         }
         // Values, a piece of the head at a time.
         let lanes = PIECE * S::F32_LANES;
@@ -457,29 +457,4 @@ fn vectors_of<S: Simd, const N: usize>(simd: S, numbers: &[f32]) -> [S::f32s; N]
         None if at == whole.len() && !rest.is_empty() => simd.partial_load_f32s(rest),
         None => simd.splat_f32s(0.0),
     })
-}
-
-/// Exponentials of the scores less the largest, in place, and their sum.
-#[inline(always)]
-fn softmax(scores: &mut [f32]) -> f32 {
-    let mut most = [f32::NEG_INFINITY; BLOCK];
-    let (whole, rest) = scores.as_chunks_mut::<BLOCK>();
-    for block in whole.iter() {
-        for (most, score) in most.iter_mut().zip(block) {
-            *most = if *score > *most { *score } else { *most };
-        }
-    }
-    let most = most.iter().chain(rest.iter()).copied().fold(f32::NEG_INFINITY, f32::max);
-    let mut sums = [0.0; BLOCK];
-    for block in whole {
-        for (sum, score) in sums.iter_mut().zip(block) {
-            *score = math::exp(*score - most);
-            *sum += *score;
-        }
-    }
-    for (sum, score) in sums.iter_mut().zip(rest) {
-        *score = math::exp(*score - most);
-        *sum += *score;
-    }
-    sums.iter().sum()
 }

@@ -130,6 +130,49 @@ pub fn rotary(x: &[f32], norm: Option<(&[f32], f32)>, (cos, sin): (&[f32], &[f32
     }
 }
 
+/// The softmax of each row of so many scores, in place.
+pub fn softmax_rows(scores: &mut [f32], width: usize) {
+    struct Rows<'a>(&'a mut [f32], usize);
+    impl WithSimd for Rows<'_> {
+        type Output = ();
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, _: S) {
+            for row in self.0.chunks_exact_mut(self.1) {
+                let share = 1.0 / softmax(row);
+                row.iter_mut().for_each(|score| *score *= share);
+            }
+        }
+    }
+    if width > 0 {
+        Arch::new().dispatch(Rows(scores, width));
+    }
+}
+
+/// Exponentials of the scores less the largest, in place, and their sum: a softmax that is not divided yet.
+#[inline(always)]
+pub fn softmax(scores: &mut [f32]) -> f32 {
+    let mut most = [f32::NEG_INFINITY; 16];
+    let (whole, rest) = scores.as_chunks_mut::<16>();
+    for part in whole.iter() {
+        for (most, score) in most.iter_mut().zip(part) {
+            *most = if *score > *most { *score } else { *most };
+        }
+    }
+    let most = most.iter().chain(rest.iter()).copied().fold(f32::NEG_INFINITY, f32::max);
+    let mut sums = [0.0; 16];
+    for part in whole {
+        for (sum, score) in sums.iter_mut().zip(part) {
+            *score = exp(*score - most);
+            *sum += *score;
+        }
+    }
+    for (sum, score) in sums.iter_mut().zip(rest) {
+        *score = exp(*score - most);
+        *sum += *score;
+    }
+    sums.iter().sum()
+}
+
 /// `1 / sqrt(mean(x²) + eps)`
 #[inline(always)]
 fn inverse_size(x: &[f32], eps: f32) -> f32 {

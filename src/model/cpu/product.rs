@@ -16,6 +16,9 @@ const SHARED_FROM: usize = 1 << 19;
 const DEPTH: usize = 64;
 /// Rows whose numbers stay in the second cache while all panels pass.
 const ROWS_AT_ONCE: usize = 96;
+/// Up to so many rows go through a panel in pairs, where the sums of more leave no registers for all of it at once: so it is
+/// read straight on, which counts where it comes from memory.
+const PAIRED_ROWS: usize = 4;
 /// Rows for each thread from which rows, not outputs, are shared out.
 const ROWS_A_THREAD: usize = 16;
 
@@ -93,21 +96,30 @@ impl Packed {
     /// `[rows, inputs]` to `[rows, outputs]`. What does not fill a row is left out.
     #[must_use]
     pub fn product(&self, input: &[f32]) -> Vec<f32> {
+        self.by_threads(input, rayon::current_num_threads())
+    }
+
+    /// The same by the calling thread alone, for what is a task among many.
+    #[must_use]
+    pub fn product_here(&self, input: &[f32]) -> Vec<f32> {
+        self.by_threads(input, 1)
+    }
+
+    fn by_threads(&self, input: &[f32], threads: usize) -> Vec<f32> {
         let rows = input.len().checked_div(self.inputs).unwrap_or(0);
         let input = &input[..rows * self.inputs];
         match &self.panels {
-            Panels::F32(panels) => self.shared(panels, input, rows),
-            Panels::Bf16(panels) => self.shared(panels, input, rows),
+            Panels::F32(panels) => self.shared(panels, input, rows, threads),
+            Panels::Bf16(panels) => self.shared(panels, input, rows, threads),
         }
     }
 
-    fn shared<W: Weight>(&self, panels: &[W], input: &[f32], rows: usize) -> Vec<f32> {
+    fn shared<W: Weight>(&self, panels: &[W], input: &[f32], rows: usize, threads: usize) -> Vec<f32> {
         let (inputs, outputs) = (self.inputs, self.outputs);
         let mut output = vec![0.0; rows * outputs];
         if output.is_empty() || inputs == 0 {
             return output;
         }
-        let threads = rayon::current_num_threads();
         if threads == 1 || rows * panels.len() < SHARED_FROM {
             run(Block { input, inputs, panels, outputs, output: &mut output });
         } else if rows >= ROWS_A_THREAD * threads {
@@ -189,12 +201,13 @@ impl<W: Weight> Block<'_, W> {
         let Self { input, inputs, panels, outputs, output } = self;
         let rows_at_once = ROWS_AT_ONCE / ROWS * ROWS;
         let most = input.len().min(rows_at_once * inputs);
+        let height = if MANY < PANEL_VECTORS && input.len() <= PAIRED_ROWS * inputs { 2 } else { ROWS };
         // Rows, interleaved; a panel's sums, row by row; a panel to widen.
         let (mut tiles, mut sums, mut room) = (vec![0.0; most], vec![0.0; most / inputs * PANEL], Vec::new());
         let blocks = input.chunks(rows_at_once * inputs).zip(output.chunks_mut(rows_at_once * outputs));
         for (input, output) in blocks {
             let (tiles, sums) = (&mut tiles[..input.len()], &mut sums[..input.len() / inputs * PANEL]);
-            for (rows, tile) in input.chunks(ROWS * inputs).zip(tiles.chunks_mut(ROWS * inputs)) {
+            for (rows, tile) in input.chunks(height * inputs).zip(tiles.chunks_mut(height * inputs)) {
                 if rows.len() == ROWS * inputs {
                     interleave::<ROWS>(rows, tile);
                 } else {
@@ -210,7 +223,7 @@ impl<W: Weight> Block<'_, W> {
                 for (part, panel) in panel.chunks(DEPTH * PANEL).enumerate() {
                     let (panel, _) = S::as_simd_f32s(panel);
                     let (panel, _) = panel.as_chunks::<PANEL_VECTORS>();
-                    for (rows, sums) in tiles.chunks(ROWS * inputs).zip(sums.chunks_mut(ROWS * PANEL)) {
+                    for (rows, sums) in tiles.chunks(height * inputs).zip(sums.chunks_mut(height * PANEL)) {
                         let count = rows.len() / inputs;
                         let rows = &rows[part * DEPTH * count..][..panel.len() * count];
                         match count {

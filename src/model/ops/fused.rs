@@ -95,7 +95,7 @@ fn by_rows(x: &Tensor, each: impl Fn(usize, &[f32], &mut [f32]) + Sync) -> Resul
 }
 
 /// A matrix each of whose rows is in one piece.
-struct Rows<'a> {
+pub(super) struct Rows<'a> {
     values: &'a [f32],
     start: usize,
     stride: usize,
@@ -103,13 +103,17 @@ struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    fn row(&self, row: usize) -> &'a [f32] {
+    pub(super) const fn width(&self) -> usize {
+        self.width
+    }
+
+    pub(super) fn row(&self, row: usize) -> &'a [f32] {
         let start = self.start + row * self.stride;
         &self.values[start..start + self.width]
     }
 }
 
-fn rows_of<R>(x: &Tensor, then: impl FnOnce(&Rows<'_>) -> Result<R>) -> Result<R> {
+pub(super) fn rows_of<R>(x: &Tensor, then: impl FnOnce(&Rows<'_>) -> Result<R>) -> Result<R> {
     let (storage, layout) = x.storage_and_layout();
     match (&*storage, layout.dims(), layout.stride()) {
         (Storage::Cpu(CpuStorage::F32(values)), &[_, width], &[stride, 1]) => {

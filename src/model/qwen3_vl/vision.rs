@@ -4,16 +4,14 @@
 //! never beyond, so what is in a batch with a picture does not matter to it (but see `linear` on rounding). Rules:
 //! `Qwen3VLVisionModel` of transformers. Knows nothing of text.
 
-use candle_core::{D, Device, Result, Tensor};
+use candle_core::{Device, Result, Tensor};
 
 use super::loader::{LayerNorm, Loader, Shape};
 use super::processor::{Grid, Patches, block_order};
 use super::rope::{Angles, VisionRotary};
 use crate::model::linear::Linear;
+use crate::model::ops::Run;
 use crate::model::{Mode, ModelError, VisionConfig};
-
-/// Attention scores are computed for at most this many pairs at a time: 64 MiB of f32.
-const SCORES_MAX: usize = 1 << 24;
 
 /// What the decoder needs of one picture.
 #[derive(Debug, Clone)]
@@ -122,7 +120,8 @@ impl VisionTower {
         }
         let grids: Vec<Grid> = pictures.iter().map(|picture| picture.grid).collect();
         let patches: usize = grids.iter().map(|grid| grid.patches()).sum();
-        let values: Vec<f32> = pictures.iter().flat_map(|picture| picture.values.iter().copied()).collect();
+        let mut values = Vec::with_capacity(patches * width);
+        pictures.iter().for_each(|picture| values.extend_from_slice(&picture.values));
         let values = Tensor::from_vec(values, (patches, width), device)?.to_dtype(self.positions.dtype())?;
         let (embeddings, deepstack) = self.forward(&values, &grids)?;
 
@@ -156,56 +155,14 @@ impl VisionTower {
     }
 
     fn block(&self, block: &Block, x: &Tensor, angles: (&Tensor, &Tensor), runs: &[Run]) -> Result<Tensor> {
-        let (heads, hidden) = (self.config.heads, self.config.hidden_size);
-        let (patches, width) = (x.dim(0)?, hidden / heads);
+        let hidden = self.config.hidden_size;
         let qkv = block.qkv.forward(&block.before_attention.forward(x, self.mode)?)?;
         let part = |index: usize| qkv.narrow(1, index * hidden, hidden);
-        let query = (self.mode.rotary(&part(0)?, None, angles)? * (1.0 / (width as f64).sqrt()))?;
-        let key = self.mode.rotary(&part(1)?, None, angles)?;
-        let value = part(2)?.contiguous()?.reshape((patches, heads, width))?;
-        let read = self.attention(&query, &key, &value, runs)?;
+        let turned = |index| self.mode.rotary(&part(index)?, None, angles)?.flatten_from(1);
+        let read = self.mode.full_attention((&turned(0)?, &turned(1)?, &part(2)?), self.config.heads, runs)?;
         let x = (x + block.output.forward(&read)?)?;
         let inner = block.up.forward(&block.before_mlp.forward(&x, self.mode)?)?;
         &x + block.down.forward(&self.mode.gelu_tanh(&inner)?)?
-    }
-
-    /// `[patches, heads, width]` each (the query scaled) to `[patches, heads * width]`.
-    fn attention(&self, query: &Tensor, key: &Tensor, value: &Tensor, runs: &[Run]) -> Result<Tensor> {
-        let (_, heads, width) = query.dims3()?;
-        let mut parts = Vec::new();
-        let mut start = 0;
-        for run in runs {
-            let at_once = (SCORES_MAX / (heads * run.patches * run.patches)).max(1);
-            let mut left = run.layers;
-            while left > 0 {
-                let layers = left.min(at_once);
-                let cut = |x: &Tensor| {
-                    let x = x.narrow(0, start, layers * run.patches)?;
-                    x.reshape((layers, run.patches, heads, width))?.transpose(1, 2)?.contiguous()
-                };
-                let read = self.full(&cut(query)?, &cut(key)?, &cut(value)?)?;
-                parts.push(read.transpose(1, 2)?.contiguous()?.reshape((layers * run.patches, heads * width))?);
-                start += layers * run.patches;
-                left -= layers;
-            }
-        }
-        Tensor::cat(&parts, 0)
-    }
-
-    /// Attention of everything to everything, `[layers, heads, patches, width]` each; a part of the queries at a time if they are many.
-    fn full(&self, query: &Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
-        let (layers, heads, patches, _) = query.dims4()?;
-        let key = key.transpose(D::Minus2, D::Minus1)?;
-        let at_once = (SCORES_MAX / (layers * heads * patches)).max(1);
-        let part = |start: usize| {
-            let count = at_once.min(patches - start);
-            let query = if count == patches { query.clone() } else { query.narrow(2, start, count)?.contiguous()? };
-            self.mode.softmax(&query.matmul(&key)?)?.matmul(value)
-        };
-        if at_once >= patches {
-            return part(0);
-        }
-        Tensor::cat(&(0..patches).step_by(at_once).map(part).collect::<Result<Vec<_>>>()?, 2)
     }
 
     fn merge(&self, merger: &Merger, x: &Tensor) -> Result<Tensor> {
@@ -294,13 +251,7 @@ fn neighbours(index: usize, length: usize, side: usize) -> [(usize, f32); 2] {
     [(first.min(side - 1), 1.0 - share), ((first + 1).min(side - 1), share)]
 }
 
-/// Layers of time of equal size that follow each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Run {
-    patches: usize,
-    layers: usize,
-}
-
+/// Layers of time see nothing of each other.
 fn runs(grids: &[Grid]) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for grid in grids {
