@@ -1,10 +1,11 @@
 //! Who owns which block of keys and values, and which prefix lies in it. Accounting only: the memory is another's.
 //!
 //! A block holds a fixed number of tokens. One that is full and computed is registered under a hash of everything up to its
-//! end, so that equal prefixes share it by reference; without references it stays, cached, until its room is needed: the
-//! one released longest ago goes first. The last, partly filled block of a released sequence is cached under its parent's
-//! hash and given to one sequence alone, which goes on writing where the other stopped. Room that admitted sequences will
-//! need is promised to them, so that taking a block never fails for them.
+//! end, so that equal prefixes share it by reference; without references it stays, cached, until its room is needed. What
+//! was released for good goes first, the newest before the others; then what was released longest ago. Unless it was for
+//! good, the last, partly filled block of a released sequence is cached under its parent's hash and given to one sequence
+//! alone, which goes on writing where the other stopped. Room that admitted sequences will need is promised to them, so that
+//! taking a block never fails for them.
 //!
 //! Knows nothing of requests, order or steps.
 
@@ -76,6 +77,8 @@ pub struct BlockPool {
 #[derive(Debug, Default)]
 struct Slot {
     references: u32,
+    /// Whether somebody found what is in it, and took it.
+    shared: bool,
     content: Content,
     /// Neighbours in the ring of cached blocks, of which the one after the closing slot goes first.
     previous: u32,
@@ -173,7 +176,7 @@ impl BlockPool {
         }
         let block = self.free.pop()?;
         self.unpromise(1);
-        self.slots[block as usize].references = 1;
+        (self.slots[block as usize].references, self.slots[block as usize].shared) = (1, false);
         self.note_peak();
         Some(block)
     }
@@ -196,6 +199,7 @@ impl BlockPool {
         if self.slots[block as usize].references == 0 {
             self.unlink(block);
         }
+        self.slots[block as usize].shared = true;
         self.slots[block as usize].references += 1;
         self.unpromise(1);
         self.note_peak();
@@ -240,6 +244,23 @@ impl BlockPool {
     /// One reference less. The last one leaves a registered block cached, any other free.
     pub fn release(&mut self, block: u32) {
         self.release_partial(block, PrefixHash::ROOT, Vec::new());
+    }
+
+    /// A sequence's blocks, in order, of which hardly anybody will ask for what nobody shared so far: that goes before all
+    /// that is cached. Of each kind the tail goes first.
+    pub fn release_for_good(&mut self, table: &[u32]) {
+        let (shared, own): (Vec<u32>, Vec<u32>) = table.iter().partition(|block| self.slots[**block as usize].shared);
+        for block in shared.into_iter().rev() {
+            self.release(block);
+        }
+        for block in own {
+            let slot = &mut self.slots[block as usize];
+            slot.references = 0;
+            match slot.content {
+                Content::Unregistered => self.free.push(block),
+                _ => self.link_after(self.blocks() as u32, block),
+            }
+        }
     }
 
     /// As [`Self::release`], but a block that isn't registered is cached as partly filled with `tokens` after `parent`.
@@ -304,12 +325,13 @@ impl BlockPool {
 
     /// Puts a block at the end of the ring.
     fn link(&mut self, block: u32) {
-        let closing = self.blocks();
-        let last = self.slots[closing].previous;
-        self.slots[block as usize].previous = last;
-        self.slots[block as usize].next = closing as u32;
-        self.slots[last as usize].next = block;
-        self.slots[closing].previous = block;
+        self.link_after(self.slots[self.blocks()].previous, block);
+    }
+
+    fn link_after(&mut self, previous: u32, block: u32) {
+        let next = std::mem::replace(&mut self.slots[previous as usize].next, block);
+        (self.slots[block as usize].previous, self.slots[block as usize].next) = (previous, next);
+        self.slots[next as usize].previous = block;
         self.cached += 1;
     }
 
@@ -409,6 +431,44 @@ mod tests {
         assert_eq!(take(&mut pool), blocks[1]);
         assert!(!pool.contains(prefix(&[2])) && pool.contains(prefix(&[3])));
         pool.check(&HashMap::from([(blocks[0], 1), (blocks[1], 1)]));
+    }
+
+    #[test]
+    fn what_is_of_no_further_use_goes_first_unless_somebody_took_it_again() {
+        let mut pool = BlockPool::new(4);
+        let old = cache(&mut pool, &[1]);
+        let [done, again] = [2, 3].map(|id| {
+            let block = take(&mut pool);
+            pool.register(block, prefix(&[id]));
+            pool.release_for_good(&[block]);
+            block
+        });
+        pool.promise(1);
+        assert_eq!(pool.adopt(prefix(&[3])), Some(again));
+        pool.release_for_good(&[again]);
+        let unregistered = take(&mut pool);
+        pool.release_for_good(&[unregistered]);
+        assert_eq!(pool.free(), 1);
+        assert_eq!([(); 4].map(|()| take(&mut pool)), [unregistered, done, old, again]);
+        pool.check(&[unregistered, done, old, again].into_iter().map(|block| (block, 1)).collect());
+    }
+
+    #[test]
+    fn the_tail_goes_first_of_what_is_shared_and_of_what_is_not() {
+        let mut pool = BlockPool::new(4);
+        let table = [1, 2, 3, 4].map(|id| {
+            let block = take(&mut pool);
+            pool.register(block, prefix(&[id]));
+            block
+        });
+        pool.promise(2);
+        for id in [1, 2] {
+            assert!(pool.adopt(prefix(&[id])).is_some());
+        }
+        pool.release_for_good(&table);
+        assert_eq!((pool.used(), pool.cached()), (2, 2));
+        pool.release_for_good(&table[..2]);
+        assert_eq!([(); 4].map(|()| take(&mut pool)), [table[3], table[2], table[1], table[0]]);
     }
 
     #[test]

@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn under_high_load_whole_episodes_are_faster_when_the_oldest_goes_first() {
-        let workload = loaded(1.5);
+        let workload = loaded(2.0);
         for seed in 0..3 {
             let (plain, episodes) = (run(Policy::Fcfs, &workload, seed), run(Policy::Episodes, &workload, seed));
             assert_eq!((plain.finished, episodes.finished), (120, 120));

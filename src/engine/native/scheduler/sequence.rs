@@ -42,6 +42,7 @@ pub struct Sequence {
     pub(super) prompt_tokens: usize,
     pub(super) pictures: Arc<[PictureSpan]>,
     pub(super) max_new_tokens: usize,
+    pub(super) speaker: Speaker,
     pub(super) gang: Option<u64>,
     pub(super) rank: Rank,
     pub(super) admitted: bool,
@@ -69,6 +70,7 @@ impl Sequence {
             tokens: request.prompt,
             pictures: request.pictures,
             max_new_tokens: request.max_new_tokens,
+            speaker: request.speaker,
             gang: request.gang,
             rank,
             admitted: false,
@@ -197,14 +199,21 @@ impl Sequence {
         }
     }
 
-    /// Gives all blocks back, the tail first, so that it is the first to go.
+    /// Gives all blocks back, so that the tail goes first. A sub-agent's conversation is over: what it alone read makes room
+    /// before an episode's main turn does, which goes on when its windows are watched.
     pub(super) fn release(&mut self, pool: &mut BlockPool, block_tokens: usize) {
         pool.unpromise(std::mem::take(&mut self.promised));
-        let full = self.computed / block_tokens;
-        let partial = self.identities(full * block_tokens, self.computed);
-        for (index, block) in std::mem::take(&mut self.table).into_iter().enumerate().rev() {
-            let tokens = if index == full { partial.clone() } else { Vec::new() };
-            pool.release_partial(block, self.parent(full), tokens);
+        let table = std::mem::take(&mut self.table);
+        match self.speaker {
+            Speaker::Sub => pool.release_for_good(&table),
+            Speaker::Main => {
+                let full = self.computed / block_tokens;
+                let partial = self.identities(full * block_tokens, self.computed);
+                for (index, block) in table.into_iter().enumerate().rev() {
+                    let tokens = if index == full { partial.clone() } else { Vec::new() };
+                    pool.release_partial(block, self.parent(full), tokens);
+                }
+            }
         }
         self.computed = 0;
         self.hits = 0;

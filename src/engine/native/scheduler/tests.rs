@@ -112,6 +112,24 @@ fn a_continued_turn_reads_only_what_is_new() {
 }
 
 #[test]
+fn windows_make_room_before_the_turn_that_called_them() {
+    let mut world = World::new(config(4, 14, 64));
+    world.submit(named(&numbers(1000, 19), "a")).expect("there is room");
+    world.drain();
+    let first = world.ended.remove(0);
+    for number in 0..3 {
+        world.submit(window(&numbers(2000 + 100 * number, 20), "a", 1)).expect("there is room");
+        world.drain();
+    }
+    // Six blocks each do not fit, and the first turn's were released first.
+    let next = named(&[first.tokens, numbers(3000, 5)].concat(), "a");
+    let next = world.submit(next).expect("there is room");
+    assert_eq!(read(&mut world), [(next, 6)]);
+    world.end(next);
+    world.drain();
+}
+
+#[test]
 fn pictures_are_told_apart_by_what_they_show() {
     let mut world = World::new(config(4, 100, 64));
     let prompt = [vec![1000; 2], vec![9; 10], vec![1001; 6]].concat();
