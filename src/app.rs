@@ -221,6 +221,9 @@ async fn native(
     if config.kv_cache_bytes > 0 {
         options.kv_cache_bytes = Some(bytes(config.kv_cache_bytes, "engine.kv_cache_bytes")?);
     }
+    if config.vision_cache_bytes > 0 {
+        options.vision_cache_bytes = bytes(config.vision_cache_bytes, "engine.vision_cache_bytes")?;
+    }
     if config.max_pixel_bytes > 0 {
         options.max_pixel_bytes = bytes(config.max_pixel_bytes, "engine.max_pixel_bytes")?;
     }

@@ -31,6 +31,9 @@ pub struct EngineConfig {
     /// wait; what does not fit alone is too long. 0: 2 GiB on the CPU, 8 GiB on a GPU, and never more than 65,536 tokens
     /// take.
     pub kv_cache_bytes: u64,
+    /// Memory in bytes for encoded pictures in the `native` engine, and in no other, and a quarter as much again, at least 8
+    /// MiB, for texts that were tokenized. 0: 256 MiB.
+    pub vision_cache_bytes: u64,
     /// Pixels in bytes that all requests in the `native` engine, and in no other, may hold together. More are refused. 0: 4
     /// GiB.
     pub max_pixel_bytes: u64,
@@ -59,6 +62,7 @@ impl EngineConfig {
     pub fn check(&self) -> Result<(), ConfigError> {
         let of_native = [
             ("engine.kv_cache_bytes", self.kv_cache_bytes > 0),
+            ("engine.vision_cache_bytes", self.vision_cache_bytes > 0),
             ("engine.max_pixel_bytes", self.max_pixel_bytes > 0),
             ("engine.quantization", self.quantization.is_some()),
         ];
@@ -157,6 +161,7 @@ mod tests {
         let native = EngineConfig { kind: Some(EngineKind::Native), ..EngineConfig::default() };
         for (config, key) in [
             (EngineConfig { kv_cache_bytes: 1 << 30, ..native.clone() }, "engine.kv_cache_bytes"),
+            (EngineConfig { vision_cache_bytes: 1 << 30, ..native.clone() }, "engine.vision_cache_bytes"),
             (EngineConfig { max_pixel_bytes: 1 << 30, ..native.clone() }, "engine.max_pixel_bytes"),
             (EngineConfig { quantization: Some(QuantizationKind::Q8), ..native }, "engine.quantization"),
         ] {

@@ -76,8 +76,10 @@ use crate::types::{Part, Turn};
 const DEFAULT_KV_BYTES: usize = if cfg!(feature = "cuda") { 8 << 30 } else { 2 << 30 };
 /// See [`DEFAULT_KV_BYTES`].
 const MOST_DEFAULT_TOKENS: usize = 1 << 16;
-/// Memory for remembered prompts.
-const PROMPT_MEMORY_BYTES: usize = 64 << 20;
+/// For so many bytes of encoded pictures one byte of remembered prompts, but at least [`LEAST_PROMPT_BYTES`].
+const PICTURES_TO_PROMPTS: usize = 4;
+/// See [`PICTURES_TO_PROMPTS`].
+const LEAST_PROMPT_BYTES: usize = 8 << 20;
 /// Tokens of a sequence that drafts are looked up in.
 const LOOKUP_TOKENS: usize = 1 << 15;
 
@@ -96,7 +98,8 @@ pub struct NativeOptions {
     /// Memory for keys and values: also bounds what a prompt and its output may have of tokens. `None`: 2 GiB on the CPU, 8
     /// GiB on a GPU, and never more than 65,536 tokens take.
     pub kv_cache_bytes: Option<usize>,
-    /// Memory for encoded pictures. Beside it, each running sequence keeps the picture that it has read in part.
+    /// Memory for encoded pictures, and a quarter as much again, at least 8 MiB, for prompts. Beside it, each running sequence
+    /// keeps the picture that it has read in part.
     pub vision_cache_bytes: usize,
     /// Prompt tokens read in a step, all sequences together. Smaller steps let running texts flow more evenly.
     pub chunk_tokens: usize,
@@ -201,8 +204,9 @@ impl Native {
         // What keys and values have no room for would never be admitted.
         let context = model.config().text.context_tokens.min(blocks.saturating_mul(BLOCK));
         let limits = Limits::new(u32::try_from(context).unwrap_or(u32::MAX), options.max_prompt_tokens);
-        let prompts =
-            Arc::new(Prompts::new(Arc::clone(&vocabulary), Arc::clone(&tokens), geometry, limits, PROMPT_MEMORY_BYTES));
+        let memory = LEAST_PROMPT_BYTES.max(options.vision_cache_bytes / PICTURES_TO_PROMPTS);
+        let prompts = Prompts::new(Arc::clone(&vocabulary), Arc::clone(&tokens), geometry, limits, memory);
+        let prompts = Arc::new(prompts);
         let grammars = Grammars::new(vocabulary, Arc::clone(&tokens), facts.vocab_size, &ends)?;
         let name = checkpoint.file_name().map_or_else(|| "checkpoint".into(), |name| name.to_string_lossy());
         let place = if model.device().is_cpu() { "CPU" } else { "CUDA" };

@@ -53,7 +53,8 @@ const LONGEST_MINUTES: f64 = 7.0 * 24.0 * 60.0;
 /// Arguments of `bench soak`.
 #[derive(Debug, Args)]
 pub(super) struct SoakArgs {
-    /// For how long; a part of a minute will do
+    /// For how long; a part of a minute will do. Memory is to stay as it is from the second quarter on, by when the caches
+    /// must be full: PARAVT_ENGINE_VISION_CACHE_BYTES makes the native engine's smaller
     #[arg(long, default_value_t = 10.0)]
     minutes: f64,
     /// Episodes at the same time, at most. New ones come in bursts of random size, up to this. For refusals set
