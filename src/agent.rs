@@ -22,4 +22,5 @@ mod tool;
 pub use agent::{Agent, EventStream};
 pub use error::AgentError;
 pub use event::{AgentEvent, AgentUsage, Outcome, OverviewRecord, StageTiming, TurnRecord, WindowRecord, WindowStatus};
+pub(crate) use prompt::frame_parts;
 pub use request::{AskOptions, AskPart, AskRequest, AskTurn, ToolUse, VideoPart};

@@ -74,6 +74,12 @@ impl App {
     pub fn new(config: Config) -> Result<Self, AppError> {
         config.engine.check().map_err(|error| AppError::Setup(error.to_string()))?;
         let card = ModelCard::load(card::chosen(&config.engine))?;
+        let kind = config.engine.chosen_kind();
+        if card.prompts.frame_pairs && !kind.reads_frame_pairs() {
+            let problem =
+                format!("the model card gives frames in pairs, which the engine {} does not read", kind.name());
+            return Err(AppError::Setup(problem));
+        }
         Ok(Self { config: Arc::new(config), card: Arc::new(card) })
     }
 
@@ -263,4 +269,30 @@ fn not_built_in(kind: EngineKind) -> AppError {
     AppError::Setup(format!(
         "this paravt was built without the feature `{name}`: give --upstream URL, or build it with the feature"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_with_frames_in_pairs_is_for_engines_that_read_them() {
+        let bundled = ModelCard::load(Path::new(card::DEFAULT)).expect("the bundled card").folder.join("card.toml");
+        let card = std::fs::read_to_string(bundled).expect("reads");
+        let folder = tempfile::tempdir().expect("a folder");
+        let card = card.replace("think_prefix =", "frame_pairs = true\nthink_prefix =");
+        std::fs::write(folder.path().join("card.toml"), card).expect("writes");
+        for (kind, reads) in [
+            (EngineKind::Native, true),
+            (EngineKind::Scripted, true),
+            (EngineKind::Mistralrs, false),
+            (EngineKind::Remote, false),
+        ] {
+            let mut config = Config::default();
+            config.engine.card = Some(folder.path().to_owned());
+            config.engine.kind = Some(kind);
+            let app = App::new(config);
+            assert_eq!(app.is_ok(), reads, "{kind:?}: {:?}", app.err());
+        }
+    }
 }

@@ -81,6 +81,10 @@ pub struct Prompts {
     pub sub_agent: String,
     /// Put after the last tool response: answer now, without tools.
     pub last_turn: String,
+    /// Frames of a video go into prompts in pairs, as Qwen3-VL reads videos: two frames take the tokens of one, and have one
+    /// time, the middle of theirs. Only the native engine reads them.
+    #[serde(default)]
+    pub frame_pairs: bool,
     /// Name of the request's video in prompts and calls. With several videos, numbered (`video_2.mp4`).
     #[serde(default = "video_name")]
     pub video_name: String,

@@ -3,7 +3,7 @@
 use super::event::{WindowRecord, WindowStatus};
 use super::request::{AskPart, AskTurn};
 use crate::card::ModelCard;
-use crate::types::{Clip, Frame, Part, Role, TimeSpan, Turn};
+use crate::types::{Clip, Frame, MediaTime, Part, Role, TimeSpan, Turn};
 
 /// Puts values for `{name}` in one pass: a value that holds braces is not read again.
 #[must_use]
@@ -28,11 +28,25 @@ pub(super) fn fill(template: &str, values: &[(&str, &str)]) -> String {
     out
 }
 
-/// Frames, each after its own time when `timestamps`: `<12.0 seconds>`.
-fn frame_parts(frames: &[Frame], timestamps: bool) -> impl Iterator<Item = Part> + '_ {
-    frames.iter().flat_map(move |frame| {
-        let label = frame.time.filter(|_| timestamps).map(|time| Part::Text(format!("<{time} seconds>")));
-        label.into_iter().chain(std::iter::once(Part::Frame(frame.clone())))
+/// Frames, each after its own time when `timestamps`: `<12.0 seconds>`. In pairs, when the card says so, the time is the
+/// middle of both, and the last frame of an odd number makes a pair with itself, as `Qwen3VLProcessor` of transformers does.
+pub(crate) fn frame_parts<'a>(
+    card: &ModelCard,
+    frames: &'a [Frame],
+    timestamps: bool,
+) -> impl Iterator<Item = Part> + 'a {
+    let pairs = card.prompts.frame_pairs;
+    frames.chunks(if pairs { 2 } else { 1 }).flat_map(move |chunk| {
+        let (first, last) = match chunk {
+            [] => return [None, None].into_iter().flatten(),
+            [first, .., last] => (first, last),
+            [one] => (one, one),
+        };
+        let picture = if pairs { Part::FramePair([first.clone(), last.clone()]) } else { Part::Frame(first.clone()) };
+        let time = first.time.zip(last.time).filter(|_| timestamps);
+        let middle = time.map(|(first, last)| MediaTime::from_micros(first.micros().midpoint(last.micros())));
+        let label = middle.map(|time| Part::Text(format!("<{time} seconds>")));
+        [label, Some(picture)].into_iter().flatten()
     })
 }
 
@@ -70,7 +84,7 @@ pub(super) fn opening(card: &ModelCard, turns: &[AskTurn], clips: &[Clip], tools
                     if clips.len() > 1 {
                         frames.push(Part::Text(format!("{name}:\n")));
                     }
-                    frames.extend(frame_parts(&clip.frames, card.overview.timestamps));
+                    frames.extend(frame_parts(card, &clip.frames, card.overview.timestamps));
                     names.push(name);
                     next_clip += 1;
                 }
@@ -109,7 +123,7 @@ pub(super) fn plain(card: &ModelCard, turns: &[AskTurn], clips: &[Clip]) -> Vec<
                 AskPart::Image(frame) => out.push(Part::Frame(frame.clone())),
                 AskPart::Video(_) => {
                     let frames = clips.next().map_or(&[][..], |clip| clip.frames.as_slice());
-                    out.extend(frame_parts(frames, card.overview.timestamps));
+                    out.extend(frame_parts(card, frames, card.overview.timestamps));
                 }
             }
         }
@@ -121,7 +135,7 @@ pub(super) fn plain(card: &ModelCard, turns: &[AskTurn], clips: &[Clip]) -> Vec<
 /// What a sub-agent sees: the window's frames, then its instructions.
 #[must_use]
 pub(super) fn sub_agent(card: &ModelCard, window: TimeSpan, clip: &Clip, question: &str) -> Vec<Turn> {
-    let mut parts: Vec<Part> = frame_parts(&clip.frames, card.window.timestamps).collect();
+    let mut parts: Vec<Part> = frame_parts(card, &clip.frames, card.window.timestamps).collect();
     let values = [("start", window.start.clock()), ("end", window.end.clock()), ("question", question.to_owned())];
     let values: Vec<(&str, &str)> = values.iter().map(|(name, value)| (*name, value.as_str())).collect();
     parts.push(Part::Text(fill(&card.prompts.sub_agent, &values)));
@@ -176,11 +190,32 @@ pub(super) fn question(turns: &[AskTurn]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::MediaTime;
+    use crate::types::FrameSize;
 
     #[test]
     fn values_are_put_in_once() {
         assert_eq!(fill("{a} {b} {c}", &[("a", "{b}"), ("b", "2")]), "{b} 2 {c}");
+    }
+
+    #[test]
+    fn frames_in_pairs_have_the_time_between_them() {
+        let mut card = ModelCard::load(std::path::Path::new(crate::card::DEFAULT)).expect("the bundled card");
+        let frame = |number: i64| {
+            let time = Some(MediaTime::from_micros(500_000 * number));
+            Frame { time, size: FrameSize { width: 1, height: 1 }, rgb: vec![number as u8; 3].into() }
+        };
+        let frames: Vec<Frame> = (0..5).map(frame).collect();
+        let text = |text: &str| Part::Text(text.to_owned());
+        let pair = |first, second| Part::FramePair([frame(first), frame(second)]);
+        card.prompts.frame_pairs = true;
+        // As transformers names them: the middle, to a tenth, of halves the even one.
+        let expected =
+            [text("<0.2 seconds>"), pair(0, 1), text("<1.2 seconds>"), pair(2, 3), text("<2.0 seconds>"), pair(4, 4)];
+        assert_eq!(frame_parts(&card, &frames, true).collect::<Vec<_>>(), expected);
+        assert_eq!(frame_parts(&card, &frames, false).collect::<Vec<_>>(), [pair(0, 1), pair(2, 3), pair(4, 4)]);
+        card.prompts.frame_pairs = false;
+        let expected = [text("<0.0 seconds>"), Part::Frame(frame(0)), text("<0.5 seconds>"), Part::Frame(frame(1))];
+        assert_eq!(frame_parts(&card, &frames[..2], true).collect::<Vec<_>>(), expected);
     }
 
     #[test]

@@ -98,6 +98,12 @@ impl EngineKind {
         matches!(self, Self::Native | Self::Mistralrs)
     }
 
+    /// Whether it takes frames in pairs. The scripted one takes anything.
+    #[must_use]
+    pub const fn reads_frame_pairs(self) -> bool {
+        matches!(self, Self::Native | Self::Scripted)
+    }
+
     /// Whether this program has it.
     #[must_use]
     pub const fn is_built_in(self) -> bool {

@@ -208,14 +208,17 @@ fn measure(
 ) -> Result<Measured, EngineError> {
     limits.check_prompt(model.vocabulary.fewest_tokens(turns.iter().map(text_bytes).sum()))?;
     let rendered = prompt::render(turns, prefix, &model.vocabulary)?;
+    let single = |picture: Vec<Frame>| <[Frame; 1]>::try_from(picture).ok().map(|[frame]| frame);
+    let frames = rendered.pictures.into_iter().map(single).collect::<Option<Vec<_>>>();
+    let frames = frames.ok_or(EngineError::Unsupported("pairs of frames"))?;
     let mut prompt_tokens = model.vocabulary.count_prompt(&rendered.prompt.text(), rendered.structure)?;
-    for frame in &rendered.frames {
+    for frame in &frames {
         // One of its tokens is counted already.
         prompt_tokens += model.geometry.tokens(frame)? - 1;
     }
     let padding = if may_be_padded { align::MAX_PADDING } else { 0 };
     sampling.max_tokens = limits.output_room(prompt_tokens, padding, sampling.max_tokens)?;
-    Ok(Measured { work: Work { prompt: rendered.prompt, frames: rendered.frames, sampling }, prompt_tokens })
+    Ok(Measured { work: Work { prompt: rendered.prompt, frames, sampling }, prompt_tokens })
 }
 
 fn text_bytes(turn: &Turn) -> usize {

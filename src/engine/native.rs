@@ -70,7 +70,7 @@ use super::{
 };
 pub use crate::model::Quantization;
 use crate::model::{LoadOptions, Mode, ModelConfig, ModelError, Qwen3Vl};
-use crate::types::{Part, Turn};
+use crate::types::Turn;
 
 /// Memory for keys and values where the options say nothing, and the most tokens that it is used for then.
 const DEFAULT_KV_BYTES: usize = if cfg!(feature = "cuda") { 8 << 30 } else { 2 << 30 };
@@ -430,8 +430,7 @@ fn preparations() -> usize {
 }
 
 fn pixel_bytes(turns: &[Turn]) -> usize {
-    let bytes = |part: &Part| if let Part::Frame(frame) = part { frame.rgb.len() } else { 0 };
-    turns.iter().flat_map(|turn| &turn.parts).map(bytes).sum()
+    turns.iter().flat_map(Turn::frames).map(|frame| frame.rgb.len()).sum()
 }
 
 /// How many blocks of keys and values there are: as many as fit the bytes given, or the default and its own bound.

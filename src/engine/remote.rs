@@ -33,6 +33,7 @@ use tokio::time::timeout;
 
 use super::{Batching, Engine, EngineError, EngineInfo, EngineLoad, GenerateRequest, Supported, TokenStream};
 use crate::config::EngineConfig;
+use crate::types::Part;
 use events::{Body, Closed};
 use frames::{Frames, blocking};
 use generation::Generation;
@@ -128,6 +129,9 @@ impl Engine for RemoteEngine {
         }
         if request.sampling.constraint.is_some() {
             return Err(EngineError::Unsupported("response_format"));
+        }
+        if request.turns.iter().flat_map(|turn| &turn.parts).any(|part| matches!(part, Part::FramePair(_))) {
+            return Err(EngineError::Unsupported("pairs of frames"));
         }
         let counted = self.load.queue(self.max_queued)?;
         let (session, speaker) = (request.session.clone(), request.speaker);

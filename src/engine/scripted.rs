@@ -164,7 +164,9 @@ impl Engine for ScriptedEngine {
 fn prompt_tokens(request: &GenerateRequest) -> u64 {
     let part = |part: &Part| match part {
         Part::Text(text) => output::tokens(text),
-        Part::Frame(frame) => (u64::from(frame.size.width) * u64::from(frame.size.height)).div_ceil(32 * 32),
+        Part::Frame(frame) | Part::FramePair([frame, _]) => {
+            (u64::from(frame.size.width) * u64::from(frame.size.height)).div_ceil(32 * 32)
+        }
     };
     let turn = |turn: &Turn| turn.parts.iter().map(part).sum::<u64>();
     request.turns.iter().map(turn).sum::<u64>() + output::tokens(&request.prefix)

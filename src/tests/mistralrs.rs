@@ -247,6 +247,11 @@ async fn frames_that_would_break_the_model_are_refused() {
         let error = ask(&engine, request(vec![user(vec![Part::Frame(frame)])], 5)).await.expect_err("refused");
         assert!(matches!(error, EngineError::Invalid(_)), "{error}");
     }
+    let size = FrameSize { width: 64, height: 64 };
+    let frame = || Frame { time: None, size, rgb: Bytes::from(vec![0; 3 * 64 * 64]) };
+    let pair = vec![user(vec![Part::FramePair([frame(), frame()])])];
+    let error = ask(&engine, request(pair, 5)).await.expect_err("refused");
+    assert!(matches!(error, EngineError::Unsupported(_)), "{error}");
     let error = ask(&engine, request(Vec::new(), 5)).await.expect_err("refused");
     assert!(matches!(error, EngineError::Invalid(_)), "{error}");
 }

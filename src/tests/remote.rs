@@ -227,6 +227,17 @@ async fn a_refused_request_is_not_tried_elsewhere_and_says_why() {
 }
 
 #[tokio::test]
+async fn frames_in_pairs_are_refused_before_anything_is_sent() {
+    let upstream = Upstream::saying("fine").await;
+    let frame = || Frame { time: None, size: FrameSize { width: 1, height: 1 }, rgb: vec![0; 3].into() };
+    let pair = Turn { role: Role::User, parts: vec![Part::FramePair([frame(), frame()])] };
+    let request = GenerateRequest { turns: vec![pair], ..request(Speaker::Main) };
+    let refused = engine(&[&upstream]).generate(request).await.err();
+    assert!(matches!(refused, Some(EngineError::Unsupported(_))), "{refused:?}");
+    assert_eq!(upstream.seen().len(), 0);
+}
+
+#[tokio::test]
 async fn dropping_what_waits_for_an_answer_closes_the_connection() {
     let upstream = Upstream::always(Answer::Never).await;
     let engine = engine(&[&upstream]);

@@ -32,6 +32,20 @@ pub enum Part {
     Text(String),
     /// One picture.
     Frame(Frame),
+    /// Two neighbouring frames of a video that the model reads as one picture, in the tokens of one. Of equal size.
+    FramePair([Frame; 2]),
+}
+
+impl Part {
+    /// Its frames: none, one, or both of a pair.
+    #[must_use]
+    pub const fn frames(&self) -> &[Frame] {
+        match self {
+            Self::Text(_) => &[],
+            Self::Frame(frame) => std::slice::from_ref(frame),
+            Self::FramePair(pair) => pair,
+        }
+    }
 }
 
 /// One turn of a conversation.
@@ -52,9 +66,6 @@ impl Turn {
 
     /// The frames of this turn, in order.
     pub fn frames(&self) -> impl Iterator<Item = &Frame> {
-        self.parts.iter().filter_map(|part| match part {
-            Part::Frame(frame) => Some(frame),
-            Part::Text(_) => None,
-        })
+        self.parts.iter().flat_map(Part::frames)
     }
 }

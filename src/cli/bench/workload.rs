@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use clap::Args;
 
+use crate::agent::frame_parts;
 use crate::card::ModelCard;
 use crate::cli::CliError;
 use crate::engine::{GenerateRequest, Sampling, Seat, SessionKey, Speaker};
@@ -89,12 +90,12 @@ impl Workload {
 
     /// A main agent's first turn over an overview that no other number has.
     pub(super) fn opening(&self, card: &ModelCard, number: u64) -> Vec<Turn> {
-        let mut parts = Vec::new();
-        for frame in 0..self.overview_frames {
-            let time = MediaTime::from_micros(i64::from(frame) * 20_000_000);
-            parts.push(Part::Text(format!("<{time} seconds>")));
-            parts.push(Part::Frame(self.frame(number, u64::from(frame))));
-        }
+        let frame = |frame: u32| {
+            let time = Some(MediaTime::from_micros(i64::from(frame) * 20_000_000));
+            Frame { time, ..self.frame(number, u64::from(frame)) }
+        };
+        let frames: Vec<Frame> = (0..self.overview_frames).map(frame).collect();
+        let mut parts: Vec<Part> = frame_parts(card, &frames, true).collect();
         parts.push(Part::Text("What happens, and when?".to_owned()));
         vec![Turn::text(Role::System, card.prompts.system.clone()), Turn { role: Role::User, parts }]
     }
@@ -103,7 +104,8 @@ impl Workload {
     pub(super) fn window(&self, card: &ModelCard, number: u64, window: usize) -> Vec<Turn> {
         let frames = 0..u64::from(self.frames_of(window));
         let first = 1000 * (window as u64 + 1);
-        let mut parts: Vec<Part> = frames.map(|frame| Part::Frame(self.frame(number, first + frame))).collect();
+        let frames: Vec<Frame> = frames.map(|frame| self.frame(number, first + frame)).collect();
+        let mut parts: Vec<Part> = frame_parts(card, &frames, false).collect();
         let start = MediaTime::from_micros(20_000_000 * window as i64);
         let span = TimeSpan { start, end: MediaTime::from_micros(start.micros() + 16_000_000) };
         let told = card.prompts.sub_agent.replace("{start}", &span.start.clock()).replace("{end}", &span.end.clock());

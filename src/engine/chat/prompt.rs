@@ -3,7 +3,7 @@
 //! mistralrs' own request builder puts every picture before the text, so we write the prompt ourselves and hand it
 //! through a template that changes nothing. Knows nothing of scheduling or of mistralrs' types.
 
-use super::vocabulary::{PICTURE, Structure, TURN_END, TURN_START, Vocabulary};
+use super::vocabulary::{FRAME_PAIR, PICTURE, Structure, TURN_END, TURN_START, Vocabulary};
 use crate::engine::EngineError;
 use crate::types::{Frame, Part, Role, Turn};
 
@@ -47,7 +47,8 @@ impl Prompt {
 #[derive(Debug)]
 pub(in crate::engine) struct Rendered {
     pub(in crate::engine) prompt: Prompt,
-    pub(in crate::engine) frames: Vec<Frame>,
+    /// One frame each, or the two of a pair.
+    pub(in crate::engine) pictures: Vec<Vec<Frame>>,
     pub(in crate::engine) structure: Structure,
 }
 
@@ -65,7 +66,7 @@ pub(in crate::engine) fn render(
     }
     let structure = Structure { starts: turns.len() + 1, ends: turns.len(), pictures: 0 };
     let last_user = turns.iter().rposition(|turn| turn.role == Role::User);
-    let (mut written, mut frames) = (String::new(), Vec::new());
+    let (mut written, mut pictures) = (String::new(), Vec::new());
     let (mut open, mut split) = (0, None);
     for (number, turn) in turns.into_iter().enumerate() {
         written.push_str(TURN_START);
@@ -75,16 +76,19 @@ pub(in crate::engine) fn render(
         open = written.len() - turn.role.name().len() - 1;
         let mut text = String::new();
         for part in turn.parts {
-            match part {
+            let (structural, frames) = match part {
                 // Neighbouring texts are joined first: a special token could be split between two of them.
-                Part::Text(more) => text.push_str(&more),
-                Part::Frame(frame) => {
-                    written.push_str(&vocabulary.clean(&std::mem::take(&mut text)));
-                    written.push_str(PICTURE);
-                    open = written.len();
-                    frames.push(frame);
+                Part::Text(more) => {
+                    text.push_str(&more);
+                    continue;
                 }
-            }
+                Part::Frame(frame) => (PICTURE, vec![frame]),
+                Part::FramePair(pair) => (FRAME_PAIR, pair.into()),
+            };
+            written.push_str(&vocabulary.clean(&std::mem::take(&mut text)));
+            written.push_str(structural);
+            open = written.len();
+            pictures.push(frames);
         }
         written.push_str(&vocabulary.clean(&text));
         if Some(number) == last_user {
@@ -99,8 +103,8 @@ pub(in crate::engine) fn render(
     let paddable = split.is_some();
     let (split, open) = split.unwrap_or((written.len(), open));
     let tail = written.split_off(split);
-    let structure = Structure { pictures: frames.len(), ..structure };
-    Ok(Rendered { prompt: Prompt { head: written, filler: String::new(), tail, open, paddable }, frames, structure })
+    let structure = Structure { pictures: pictures.len(), ..structure };
+    Ok(Rendered { prompt: Prompt { head: written, filler: String::new(), tail, open, paddable }, pictures, structure })
 }
 
 #[cfg(test)]
@@ -150,7 +154,8 @@ pub(in crate::engine) mod tests {
                     .iter()
                     .map(|part| match part {
                         Part::Text(text) => json!({"type": "text", "text": text}),
-                        Part::Frame(_) => json!({"type": "image"}),
+                        // The bundled template knows no videos.
+                        Part::Frame(_) | Part::FramePair(_) => json!({"type": "image"}),
                     })
                     .collect();
                 json!({"role": turn.role.name(), "content": content})

@@ -17,6 +17,8 @@ pub(in crate::engine) const TURN_START: &str = "<|im_start|>";
 pub(in crate::engine) const TURN_END: &str = "<|im_end|>";
 /// One picture, as Qwen3-VL's template writes it. mistralrs widens the middle token to one per merged patch.
 pub(in crate::engine) const PICTURE: &str = "<|vision_start|><|image_pad|><|vision_end|>";
+/// The same for two frames of a video.
+pub(in crate::engine) const FRAME_PAIR: &str = "<|vision_start|><|video_pad|><|vision_end|>";
 
 /// Not in every tokenizer, but mistralrs adds or rewrites them: `<|placeholder|>` becomes an image token by plain text
 /// replacement.
@@ -53,6 +55,8 @@ pub(in crate::engine) struct Structural {
     pub(in crate::engine) vision_start: u32,
     /// One for each merged patch of a picture.
     pub(in crate::engine) image_pad: u32,
+    /// The same for a pair of frames, where the tokenizer has it.
+    pub(in crate::engine) video_pad: Option<u32>,
     pub(in crate::engine) vision_end: u32,
 }
 
@@ -76,6 +80,7 @@ impl Vocabulary {
             turn_end: id(TURN_END)?,
             vision_start: id("<|vision_start|>")?,
             image_pad: id("<|image_pad|>")?,
+            video_pad: tokenizer.token_to_id("<|video_pad|>"),
             vision_end: id("<|vision_end|>")?,
         };
         // `<think>`, `<tool_call>` and the like are added tokens too, but not special: prompts, earlier turns and tool

@@ -217,7 +217,12 @@ impl Executor {
                 }
                 None => {
                     hashes.push(picture.hash);
-                    patches.push(self.model.image(&picture.frame)?);
+                    let patched = self.model.video(&picture.frames)?;
+                    // A patch need not reach over two frames.
+                    if patched.grid.tokens(self.model.processor().merge_size) != picture.tokens() {
+                        return Err(ModelError::Input("this model reads no pairs of frames".to_owned()));
+                    }
+                    patches.push(patched);
                 }
             }
         }

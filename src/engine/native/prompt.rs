@@ -64,8 +64,8 @@ pub(super) struct Picture {
     pub(super) columns: usize,
     /// SHA-256 over its size and pixels.
     pub(super) hash: [u8; 32],
-    /// Its pixels.
-    pub(super) frame: Frame,
+    /// Its pixels: one frame, or the two of a pair.
+    pub(super) frames: Vec<Frame>,
 }
 
 impl Picture {
@@ -122,8 +122,8 @@ impl Prompts {
     ) -> Result<TokenizedPrompt, EngineError> {
         let bytes = turns.iter().map(text_bytes).sum::<usize>() + prefix.len();
         self.limits.check_prompt(self.vocabulary.fewest_tokens(bytes))?;
-        let Rendered { prompt, frames, structure } = render(turns, prefix, &self.vocabulary)?;
-        let grids = frames.iter().map(|frame| self.grid(frame)).collect::<Result<Vec<_>, _>>()?;
+        let Rendered { prompt, pictures, structure } = render(turns, prefix, &self.vocabulary)?;
+        let grids = pictures.iter().map(|frames| self.grid(frames)).collect::<Result<Vec<_>, _>>()?;
         // Before anything is made of it: pictures may be many and large.
         let patches: usize = grids.iter().map(|(rows, columns)| rows * columns).sum();
         self.limits.check_prompt(patches)?;
@@ -134,7 +134,10 @@ impl Prompts {
         let mut earlier = Vec::new();
         let (text, ids) = (prompt.text(), self.vocabulary.structural());
         let mut last = (0, "", 0);
-        let mut sizes = grids.iter().map(|(rows, columns)| rows * columns);
+        let pad = |frames: &Vec<Frame>| if frames.len() == 1 { Some(ids.image_pad) } else { ids.video_pad };
+        let pads = pictures.iter().map(pad).collect::<Option<Vec<_>>>();
+        let pads = pads.ok_or(EngineError::Unsupported("pairs of frames"))?;
+        let mut sizes = grids.iter().map(|(rows, columns)| rows * columns).zip(pads);
         for (number, segment) in segments(&text).enumerate() {
             match segment {
                 Segment::TurnStart => written.structural(ids.turn_start, |found| &mut found.starts),
@@ -142,7 +145,8 @@ impl Prompts {
                 Segment::Picture => {
                     written.ids.push(ids.vision_start);
                     written.starts.push(written.ids.len());
-                    written.ids.extend(std::iter::repeat_n(ids.image_pad, sizes.next().unwrap_or_default()));
+                    let (tokens, pad) = sizes.next().unwrap_or_default();
+                    written.ids.extend(std::iter::repeat_n(pad, tokens));
                     written.structural(ids.vision_end, |found| &mut found.pictures);
                 }
                 Segment::Text(text) => {
@@ -158,7 +162,7 @@ impl Prompts {
                 }
             }
         }
-        if written.found != structure || written.starts.len() != frames.len() {
+        if written.found != structure || written.starts.len() != pictures.len() {
             return Err(EngineError::Invalid("the text holds special tokens of the model".to_owned()));
         }
         let room = self.limits.output_room(written.ids.len(), 0, asked)?;
@@ -166,14 +170,14 @@ impl Prompts {
         let (segment, text, start) = last;
         earlier.retain(|spoken| spoken.segment() < segment);
         let opening = Opening { earlier, segment, text: text.to_owned(), ids: written.ids[start..].to_vec() };
-        let mut pictures = Vec::with_capacity(frames.len());
-        for ((frame, (rows, columns)), start) in frames.into_iter().zip(grids).zip(written.starts) {
+        let mut placed = Vec::with_capacity(pictures.len());
+        for ((frames, (rows, columns)), start) in pictures.into_iter().zip(grids).zip(written.starts) {
             // Hashing reads every pixel: the larger part of the work for a long video. On this thread alone: the engine's
             // own threads are not to be slowed down by requests that have not even been taken.
             wanted()?;
-            pictures.push(Picture { start, rows, columns, hash: content_hash(&frame), frame });
+            placed.push(Picture { start, rows, columns, hash: content_hash(&frames), frames });
         }
-        Ok(TokenizedPrompt { ids: written.ids, pictures, room, opening })
+        Ok(TokenizedPrompt { ids: written.ids, pictures: placed, room, opening })
     }
 
     /// Keeps what was written after a prompt, for the session's next one.
@@ -187,8 +191,16 @@ impl Prompts {
         lock(&self.sessions).insert(session.clone(), earlier, bytes);
     }
 
-    fn grid(&self, frame: &Frame) -> Result<(usize, usize), EngineError> {
+    fn grid(&self, frames: &[Frame]) -> Result<(usize, usize), EngineError> {
+        let invalid = |problem: &str| EngineError::Invalid(problem.to_owned());
+        let Some((frame, others)) = frames.split_first() else { return Err(invalid("a picture without a frame")) };
         let tokens = self.geometry.tokens(frame)?;
+        for other in others {
+            self.geometry.tokens(other)?;
+            if other.size != frame.size {
+                return Err(invalid("the frames of a pair differ in size"));
+            }
+        }
         // The frame's pixels are there, so its sides are small numbers.
         let columns = (frame.size.width / self.geometry.factor()) as usize;
         Ok((tokens / columns, columns))
@@ -234,11 +246,13 @@ fn text_bytes(turn: &Turn) -> usize {
     turn.parts.iter().map(|part| if let Part::Text(text) = part { text.len() } else { 0 }).sum()
 }
 
-fn content_hash(frame: &Frame) -> [u8; 32] {
+fn content_hash(frames: &[Frame]) -> [u8; 32] {
     let mut hasher = Sha256::new();
-    hasher.update(frame.size.width.to_le_bytes());
-    hasher.update(frame.size.height.to_le_bytes());
-    hasher.update(&frame.rgb);
+    for frame in frames {
+        hasher.update(frame.size.width.to_le_bytes());
+        hasher.update(frame.size.height.to_le_bytes());
+        hasher.update(&frame.rgb);
+    }
     hasher.finalize().into()
 }
 

@@ -130,13 +130,19 @@ pub(super) fn body(model: &str, request: &GenerateRequest, frames: &[Arc<str>]) 
 }
 
 fn message<'a>(turn: &'a Turn, urls: &mut impl Iterator<Item = &'a str>) -> Message<'a> {
-    let pieces = turn.parts.iter().map(|part| match part {
-        Part::Text(text) => Piece::Text { text: plain(text) },
-        Part::Frame(_) => Piece::ImageUrl { image_url: ImageUrl { url: urls.next().unwrap_or_default() } },
-    });
     let content = match turn.parts.as_slice() {
         [Part::Text(text)] => Content::Text(plain(text)),
-        _ => Content::Parts(pieces.collect()),
+        parts => {
+            let mut pieces = Vec::with_capacity(parts.len());
+            for part in parts {
+                if let Part::Text(text) = part {
+                    pieces.push(Piece::Text { text: plain(text) });
+                }
+                let images = urls.by_ref().take(part.frames().len());
+                pieces.extend(images.map(|url| Piece::ImageUrl { image_url: ImageUrl { url } }));
+            }
+            Content::Parts(pieces)
+        }
     };
     Message { role: turn.role.name(), content }
 }

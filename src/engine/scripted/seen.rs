@@ -60,7 +60,7 @@ impl SeenTurn {
     fn of(turn: &Turn) -> Self {
         let text = turn.parts.iter().filter_map(|part| match part {
             Part::Text(text) => Some(text.as_str()),
-            Part::Frame(_) => None,
+            Part::Frame(_) | Part::FramePair(_) => None,
         });
         Self { role: turn.role, text: text.collect(), frames: turn.frames().map(|frame| frame.time).collect() }
     }

@@ -76,7 +76,7 @@ pub(super) struct Case {
     pub(super) tokens: Vec<u32>,
     pub(super) positions: Vec<[u32; 3]>,
     images: Vec<Frame>,
-    video: Vec<Frame>,
+    pub(super) video: Vec<Frame>,
     pub(super) rows: Vec<u32>,
     pub(super) greedy: Vec<u32>,
     pub(super) logits: Tensor,

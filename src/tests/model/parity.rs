@@ -1,7 +1,11 @@
 //! The same logits and the same text as the reference.
 
 use candle_core::{DType, Device};
+use futures::StreamExt;
+use paravt::engine::native::{Native, NativeOptions};
+use paravt::engine::{Engine, GenerateRequest, Sampling, SessionKey, Speaker, TokenEvent};
 use paravt::model::{LoadOptions, Mode, Qwen3Vl};
+use paravt::types::{Part, Role, Turn};
 
 use super::golden::{Golden, distance, fixture, load, tiny_folder};
 
@@ -82,4 +86,60 @@ fn weights_of_sixteen_bits_stay_close() {
         }
     }
     assert!(matches!(load(&tiny_folder(), Mode::Inference).device(), Device::Cpu));
+}
+
+/// The engine writes the prompt itself. transformers 5 leaves the placeholder's own brackets around a video; transformers 4,
+/// which Qwen3-VL came with, and vLLM put the frames in their place, and so do we. So the brackets go, and the text is that
+/// of the network, which agrees with the reference above.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_video_in_pairs_of_frames_is_read_as_the_reference_reads_it() {
+    let engine = Native::load(&tiny_folder(), NativeOptions::default()).await.expect("loads");
+    let (golden, model) = (Golden::read("tiny"), load(&tiny_folder(), Mode::Inference));
+    let ids = model.config().tokens;
+    for (name, times, question) in [
+        ("video", &["0.2", "1.2", "2.2", "3.2"][..], "Summarize what happens."),
+        ("odd_video", &["0.5", "2.5", "4.0"], "Summarize."),
+    ] {
+        let mut case = golden.case(name);
+        let closing = case.tokens.iter().rposition(|id| *id == ids.vision_end).expect("a bracket");
+        let opening = case.tokens.iter().position(|id| *id == ids.vision_start).expect("a bracket");
+        case.tokens.remove(closing);
+        case.tokens.remove(opening);
+        let length = case.tokens.len() as u64;
+        let expected = case.prompt(&model).greedy(&model, case.greedy.len());
+        let mut parts = Vec::new();
+        for (time, frames) in times.iter().zip(case.video.chunks(2)) {
+            let [first, last] = [frames.first(), frames.last()].map(|frame| frame.expect("not empty").clone());
+            parts.extend([Part::Text(format!("<{time} seconds>")), Part::FramePair([first, last])]);
+        }
+        parts.push(Part::Text(question.to_owned()));
+        let sampling = Sampling {
+            temperature: Some(0.0),
+            max_tokens: case.greedy.len() as u32,
+            ignore_eos: true,
+            logprobs: Some(0),
+            ..Sampling::default()
+        };
+        let mut stream = engine
+            .generate(GenerateRequest {
+                turns: vec![Turn { role: Role::User, parts }],
+                prefix: String::new(),
+                sampling,
+                session: SessionKey(name.into()),
+                speaker: Speaker::Sub,
+                seat: None,
+                deadline: None,
+            })
+            .await
+            .expect("accepted");
+        let (mut written, mut prompt) = (Vec::new(), 0);
+        while let Some(event) = stream.next().await {
+            match event.expect("generates") {
+                TokenEvent::Tokens(tokens) => written.extend(tokens.iter().map(|token| token.id)),
+                TokenEvent::Finished(end) => prompt = end.usage.prompt_tokens,
+                _ => {}
+            }
+        }
+        assert_eq!((written, prompt), (expected, length), "{name}");
+    }
 }

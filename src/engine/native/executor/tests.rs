@@ -26,7 +26,7 @@ fn tiny() -> Qwen3Vl {
 fn picture(shade: u8) -> (Picture, PictureSpan) {
     let size = FrameSize { width: 256, height: 256 };
     let frame = Frame { time: None, size, rgb: vec![shade; 3 * 256 * 256].into() };
-    let picture = Picture { start: 4, rows: 8, columns: 8, hash: [shade; 32], frame };
+    let picture = Picture { start: 4, rows: 8, columns: 8, hash: [shade; 32], frames: vec![frame] };
     let span = PictureSpan { first: picture.start, tokens: picture.tokens(), hash: picture.hash };
     (picture, span)
 }

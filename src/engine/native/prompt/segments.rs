@@ -1,13 +1,13 @@
 //! A written prompt cut at its structural tokens. Pure.
 
-use crate::engine::chat::vocabulary::{PICTURE, TURN_END, TURN_START};
+use crate::engine::chat::vocabulary::{FRAME_PAIR, PICTURE, TURN_END, TURN_START};
 
 /// A piece of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Segment<'a> {
     TurnStart,
     TurnEnd,
-    /// All three tokens of a picture.
+    /// All three tokens of a picture, be it a frame or a pair.
     Picture,
     /// What is between two others; never empty.
     Text(&'a str),
@@ -24,8 +24,12 @@ pub(super) fn segments(prompt: &str) -> impl Iterator<Item = Segment<'_>> {
 }
 
 fn next(rest: &str) -> Option<(Segment<'_>, usize)> {
-    const STRUCTURAL: [(&str, Segment<'_>); 3] =
-        [(TURN_START, Segment::TurnStart), (TURN_END, Segment::TurnEnd), (PICTURE, Segment::Picture)];
+    const STRUCTURAL: [(&str, Segment<'_>); 4] = [
+        (TURN_START, Segment::TurnStart),
+        (TURN_END, Segment::TurnEnd),
+        (PICTURE, Segment::Picture),
+        (FRAME_PAIR, Segment::Picture),
+    ];
     if rest.is_empty() {
         return None;
     }
@@ -46,7 +50,7 @@ mod tests {
 
     #[test]
     fn a_prompt_is_cut_at_each_structural_token() {
-        let prompt = format!("{TURN_START}user\n<|x|>{PICTURE}{PICTURE}é <|im_{TURN_END}\n");
+        let prompt = format!("{TURN_START}user\n<|x|>{PICTURE}{FRAME_PAIR}é <|im_{TURN_END}\n");
         let expected = [
             Segment::TurnStart,
             Segment::Text("user\n<|x|>"),

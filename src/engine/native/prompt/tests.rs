@@ -62,7 +62,7 @@ fn a_picture_has_a_token_for_each_merged_patch() {
     let prompts = prompts();
     let prompt = prompts.of(&watched(), "<think>\n");
     let [first, second] = &prompt.pictures[..] else { panic!("two pictures") };
-    assert_eq!((first.frame.size.height, first.hash), (64, content_hash(&frame(64, 64))));
+    assert_eq!((first.frames[0].size.height, first.hash), (64, content_hash(&[frame(64, 64)])));
     assert_eq!((first.rows, first.columns, second.rows, second.columns), (2, 2, 1, 3));
     let ids = prompts.vocabulary.structural();
     for picture in [first, second] {
@@ -75,12 +75,32 @@ fn a_picture_has_a_token_for_each_merged_patch() {
 }
 
 #[test]
+fn two_frames_of_a_video_take_the_tokens_of_one() {
+    let prompts = prompts();
+    let pair = |first: Frame, second: Frame| {
+        let parts = vec![Part::FramePair([first, second]), Part::Text("What is red? <|video_pad|>".to_owned())];
+        vec![Turn { role: Role::User, parts }]
+    };
+    let turns = pair(frame(64, 96), frame(64, 96));
+    let prompt = prompts.of(&turns, "");
+    let [picture] = &prompt.pictures[..] else { panic!("one picture") };
+    assert_eq!((picture.frames.len(), picture.rows, picture.columns), (2, 3, 2));
+    let (ids, end) = (prompts.vocabulary.structural(), picture.start + 6);
+    assert!(prompt.ids[picture.start..end].iter().all(|id| Some(*id) == ids.video_pad));
+    assert_eq!((prompt.ids[picture.start - 1], prompt.ids[end]), (ids.vision_start, ids.vision_end));
+    assert_eq!(prompts.narrowed(&prompt), prompts.plainly(&turns, ""));
+    let unlike = prompts.write(pair(frame(64, 96), frame(96, 64)), "", 9, None, wanted);
+    assert!(matches!(unlike, Err(EngineError::Invalid(_))), "{unlike:?}");
+}
+
+#[test]
 fn a_picture_is_known_by_its_size_and_pixels() {
     let mut other = frame(64, 64);
     other.rgb = vec![127; other.rgb.len()].into();
-    let hashes = [frame(64, 64), frame(32, 128), other].map(|frame| content_hash(&frame));
-    assert_eq!(hashes[0], content_hash(&frame(64, 64)));
-    assert!(hashes[0] != hashes[1] && hashes[0] != hashes[2]);
+    let pair = content_hash(&[frame(64, 64), frame(64, 64)]);
+    let hashes = [frame(64, 64), frame(32, 128), other].map(|frame| content_hash(&[frame]));
+    assert_eq!(hashes[0], content_hash(&[frame(64, 64)]));
+    assert!(hashes[0] != hashes[1] && hashes[0] != hashes[2] && hashes[0] != pair);
 }
 
 #[test]
