@@ -2,11 +2,13 @@
 """What a user would write without paravt: the agent loop in Python, over any OpenAI-compatible engine.
 
     python agent_loop.py --base-url http://127.0.0.1:8123/v1 [--limit 10] [--sequential] [--concurrency 32] [--json]
+    python agent_loop.py --base-url http://127.0.0.1:8080/v1 --whole    # paravt: the server runs the loop
 
 Asks about the thirty signal boards, with the prompts of paravt-tiny's card and the same frames as paravt takes. An episode's
 windows are asked about at the same time, or with --sequential one after another; --concurrency is how many episodes run
 at the same time. Decoding and JPEG are in the episode's time, as they are in paravt's. The engine must give the model's
-raw text (no parser of tool calls), as `vllm serve` does.
+raw text (no parser of tool calls), as `vllm serve` does. With --whole an episode is one request that holds the video, and
+the same is measured of a server that runs the agent itself; its card counts then, not --card.
 """
 
 import argparse
@@ -105,6 +107,19 @@ class Loop:
         text = await self.say([{"role": "user", "content": content}], self.card["agent"]["summary_tokens"])
         return text.strip(), (from_s, time.perf_counter() - began)
 
+    async def whole(self, path, question):
+        """The same by a server that runs the loop itself."""
+        began = time.perf_counter()
+        url = "data:video/mp4;base64," + base64.b64encode(path.read_bytes()).decode()
+        content = [{"type": "video_url", "video_url": {"url": url}}, {"type": "text", "text": question}]
+        reply = await self.client.chat.completions.create(
+            model=self.options.model, messages=[{"role": "user", "content": content}], temperature=0,
+            extra_body={"paravt": {"trace": True, "dispatch": "sequential" if self.options.sequential else "parallel"}})
+        trace, text = reply.model_extra["paravt"]["trace"], reply.choices[0].message.content or ""
+        windows = [(window["start"], window["end"]) for window in trace["windows"] if window["start"] is not None]
+        return {"answer": text.strip(), "calls": windows, "spans": [], "text": text,
+                "seconds": time.perf_counter() - began, "media_seconds": None}
+
     async def episode(self, path, question):
         began = time.perf_counter()
         count, fps = facts(path)
@@ -146,7 +161,8 @@ async def run(options):
 
     async def one(board):
         async with gate:
-            done = await loop.episode(options.boards / board["video"], board["question"])
+            ask = loop.whole if options.whole else loop.episode
+            done = await ask(options.boards / board["video"], board["question"])
         return {"video": board["video"], "expected": board["answer"], **done,
                 "correct": done["answer"].lower() == board["answer"].lower()}
 
@@ -169,7 +185,8 @@ async def run(options):
         "accuracy": correct / len(episodes),
         "episode_median_s": statistics.median(episode["seconds"] for episode in episodes),
         "episode_median_s_by_calls": {calls: statistics.median(times) for calls, times in sorted(by_calls.items())},
-        "media_median_s": statistics.median(episode["media_seconds"] for episode in episodes),
+        # Where the server decodes, nobody here knows.
+        "media_median_s": None if options.whole else statistics.median(episode["media_seconds"] for episode in episodes),
         "wall_s": wall_s,
         "episodes_per_s": len(episodes) / wall_s,
     }, episodes
@@ -180,6 +197,7 @@ def main():
     parser.add_argument("--base-url", required=True)
     parser.add_argument("--model", help="[default: the first that the server names]")
     parser.add_argument("--limit", type=int, default=30, help="how many of the boards")
+    parser.add_argument("--whole", action="store_true", help="the server runs the agent: one request an episode")
     parser.add_argument("--sequential", action="store_true", help="one window after another")
     parser.add_argument("--concurrency", type=int, default=1, metavar="N", help="episodes at the same time")
     parser.add_argument("--warm-up", type=int, default=1, metavar="N", help="episodes before those that count")
@@ -195,8 +213,9 @@ def main():
         print(json.dumps(report, indent=1))
     else:
         print(f"{report['correct']} of {report['episodes']} right, {report['windows']} windows, "
-              f"{report['concurrency']} at the same time: median {report['episode_median_s']:.3f} s, "
-              f"of which media {report['media_median_s']:.3f} s; {report['episodes_per_s']:.2f} episodes a second")
+              f"{report['concurrency']} at the same time: median {report['episode_median_s']:.3f} s"
+              + ("" if options.whole else f", of which media {report['media_median_s']:.3f} s")
+              + f"; {report['episodes_per_s']:.2f} episodes a second")
         for calls, median in report["episode_median_s_by_calls"].items():
             print(f"  {calls} windows: {median:.3f} s")
 
