@@ -74,12 +74,7 @@ impl App {
     pub fn new(config: Config) -> Result<Self, AppError> {
         config.engine.check().map_err(|error| AppError::Setup(error.to_string()))?;
         let card = ModelCard::load(card::chosen(&config.engine))?;
-        let kind = config.engine.chosen_kind();
-        if card.prompts.frame_pairs && !kind.reads_frame_pairs() {
-            let problem =
-                format!("the model card gives frames in pairs, which the engine {} does not read", kind.name());
-            return Err(AppError::Setup(problem));
-        }
+        card.fits(config.engine.chosen_kind()).map_err(AppError::Setup)?;
         Ok(Self { config: Arc::new(config), card: Arc::new(card) })
     }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::config::EngineConfig;
+use crate::config::{EngineConfig, EngineKind};
 
 /// The card used when none is configured.
 pub const DEFAULT: &str = "paravt-tiny";
@@ -170,6 +170,18 @@ pub enum CardError {
 }
 
 impl ModelCard {
+    /// Checks that an engine can do what the card asks for.
+    ///
+    /// # Errors
+    /// What it can't, in words.
+    pub fn fits(&self, kind: EngineKind) -> Result<(), String> {
+        if self.prompts.frame_pairs && !kind.reads_frame_pairs() {
+            let engine = kind.name();
+            return Err(format!("the model card gives frames in pairs, which the engine {engine} does not read"));
+        }
+        Ok(())
+    }
+
     /// Reads `<folder>/card.toml`, or a bundled card by its name.
     ///
     /// # Errors

@@ -36,17 +36,13 @@ pub(crate) fn frame_parts<'a>(
     timestamps: bool,
 ) -> impl Iterator<Item = Part> + 'a {
     let pairs = card.prompts.frame_pairs;
-    frames.chunks(if pairs { 2 } else { 1 }).flat_map(move |chunk| {
-        let (first, last) = match chunk {
-            [] => return [None, None].into_iter().flatten(),
-            [first, .., last] => (first, last),
-            [one] => (one, one),
-        };
+    let chunks = frames.chunks(if pairs { 2 } else { 1 });
+    chunks.filter_map(|chunk| chunk.first().zip(chunk.last())).flat_map(move |(first, last)| {
         let picture = if pairs { Part::FramePair([first.clone(), last.clone()]) } else { Part::Frame(first.clone()) };
         let time = first.time.zip(last.time).filter(|_| timestamps);
         let middle = time.map(|(first, last)| MediaTime::from_micros(first.micros().midpoint(last.micros())));
         let label = middle.map(|time| Part::Text(format!("<{time} seconds>")));
-        [label, Some(picture)].into_iter().flatten()
+        label.into_iter().chain([picture])
     })
 }
 

@@ -24,8 +24,7 @@ pub(super) async fn all(config: &Config, environment: &Environment) -> Vec<Check
     checks.extend(cards(chosen, card.as_ref().map_err(ToString::to_string)));
     if let Ok(card) = &card {
         checks.push(checkpoint(card, &config.engine, kind).await);
-        if card.prompts.frame_pairs && !kind.reads_frame_pairs() {
-            let problem = format!("the card gives frames in pairs, which the engine {} does not read", kind.name());
+        if let Err(problem) = card.fits(kind) {
             checks.push(Check::missing("frame pairs", problem, "give --engine native, or another card"));
         }
     }
