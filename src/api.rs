@@ -4,17 +4,23 @@
 //! It knows nothing of prompts, parsers, decoding or engines' insides.
 
 mod admission;
+mod caller;
 mod convert;
 mod error;
 mod extract;
+mod keys;
 mod middleware;
 mod observe;
 mod openapi;
+mod origin;
+mod ranges;
 mod router;
 mod routes;
 mod serve;
 mod sse;
 mod state;
+mod thumbnails;
+mod upload;
 mod wire;
 
 pub use openapi::{openapi, openapi_json};

@@ -14,13 +14,14 @@ use crate::agent::Agent;
 use crate::api::{self, ApiState};
 use crate::card::checkpoint::{self, CheckpointError};
 use crate::card::{self, CardError, ModelCard};
-use crate::config::{Config, EngineConfig, EngineKind};
+use crate::config::{Config, EngineConfig, EngineKind, KeysError};
 use crate::engine::remote::RemoteEngine;
 use crate::engine::scripted::{Script, ScriptedEngine};
 use crate::engine::{Engine, EngineError};
-use crate::media::{Media, MediaError};
+use crate::media::{Media, MediaError, UploadError, Uploads};
 use crate::metrics::{Metrics, MetricsError};
 use crate::shutdown::{Shutdown, follow_signals};
+use crate::telemetry::otlp::{self, TraceError};
 
 /// Parts that can't be put together.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +38,9 @@ pub enum AppError {
     /// Media.
     #[error(transparent)]
     Media(#[from] MediaError),
+    /// The folder of uploaded files.
+    #[error("the folder of uploaded files (files.directory) can't be used: {0}")]
+    Uploads(#[from] UploadError),
     /// The configuration asks for what was not built in, or leaves out what is needed.
     #[error("{0}")]
     Setup(String),
@@ -48,9 +52,15 @@ pub enum AppError {
         /// The cause.
         cause: std::io::Error,
     },
+    /// The file of keys.
+    #[error(transparent)]
+    Keys(#[from] KeysError),
     /// Metrics.
     #[error(transparent)]
     Metrics(#[from] MetricsError),
+    /// Traces.
+    #[error(transparent)]
+    Traces(#[from] TraceError),
     /// The server.
     #[error("the server can't run: {0}")]
     Serve(#[from] std::io::Error),
@@ -155,14 +165,38 @@ impl App {
     /// the second does not).
     ///
     /// # Errors
-    /// [`AppError`] when the address is taken, and when the model does not load: a server without one is of no use.
+    /// [`AppError`] when the address is taken, or one for others without keys, when the keys can't be read, and when the model
+    /// does not load: a server without one is of no use.
     pub async fn serve(self) -> Result<(), AppError> {
+        self.config.server.check_exposure().map_err(|error| AppError::Setup(error.to_string()))?;
+        let uploads = Uploads::new(self.config.files.clone())?;
+        let served = self.serve_with(uploads.clone()).await;
+        uploads.close().await;
+        served
+    }
+
+    async fn serve_with(self, uploads: Uploads) -> Result<(), AppError> {
         let address = self.config.server.listen;
         let listener = TcpListener::bind(address).await.map_err(|cause| AppError::Listen { address, cause })?;
         tracing::info!(address = %listener.local_addr()?, model = self.card.name, "listening; the model is being loaded");
         let shutdown = Shutdown::new();
         let metrics = Metrics::new()?;
-        let state = ApiState::new(Arc::clone(&self.card), self.config.server.clone(), metrics, shutdown.clone());
+        let (card, config) = (Arc::clone(&self.card), self.config.server.clone());
+        let state = ApiState::new(card, config, uploads, metrics, shutdown.clone());
+        state.load_keys()?;
+        let traces = otlp::start(&self.config.telemetry, &self.card.name)?;
+        let exporting = traces.map(|(tracer, exporting)| {
+            state.set_tracer(tracer);
+            exporting
+        });
+        let served = self.served(listener, state, shutdown).await;
+        if let Some(exporting) = exporting {
+            exporting.finish().await;
+        }
+        served
+    }
+
+    async fn served(self, listener: TcpListener, state: ApiState, shutdown: Shutdown) -> Result<(), AppError> {
         let mut signals = pin!(follow_signals(shutdown));
         let mut server = pin!(api::serve(listener, state.clone()));
         let mut loading = AbortOnDropHandle::new(tokio::spawn(async move {

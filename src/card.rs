@@ -81,6 +81,10 @@ pub struct Prompts {
     pub sub_agent: String,
     /// Put after the last tool response: answer now, without tools.
     pub last_turn: String,
+    /// What the main agent is told of tools of the caller's own; `{tools}` stands for their signatures, one a line. By default
+    /// in Qwen's words, which Qwen3-VL was trained under.
+    #[serde(default = "client_tools")]
+    pub client_tools: String,
     /// Frames of a video go into prompts in pairs, as Qwen3-VL reads videos: two frames take the tokens of one, and have one
     /// time, the middle of theirs. Only the native engine reads them.
     #[serde(default)]
@@ -95,6 +99,15 @@ pub struct Prompts {
 
 fn video_name() -> String {
     "video.mp4".to_owned()
+}
+
+/// The convention of Qwen's chat template (`tokenizer_config.json` of Qwen3-VL): these words are what the model knows.
+fn client_tools() -> String {
+    "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n\
+     You are provided with function signatures within <tools></tools> XML tags:\n<tools>\n{tools}\n</tools>\n\n\
+     For each function call, return a json object with function name and arguments within <tool_call></tool_call> XML \
+     tags:\n<tool_call>\n{\"name\": <function-name>, \"arguments\": <args-json-object>}\n</tool_call>"
+        .to_owned()
 }
 
 /// Bounds of an episode.

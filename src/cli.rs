@@ -10,6 +10,8 @@ mod doctor;
 mod environment;
 mod error;
 mod ffmpeg;
+mod health;
+mod keys;
 mod line;
 mod load;
 mod openapi;
@@ -60,8 +62,12 @@ enum Command {
     Demo(demo::DemoArgs),
     /// Say what is there, what is missing, and how to get it
     Doctor(doctor::DoctorArgs),
+    /// Ask a running server whether it is alive, or ready: for health checks of containers
+    Health(health::HealthArgs),
     /// Measure a part of the work on this machine
     Bench(bench::BenchArgs),
+    /// Make keys for callers of the server
+    Keys(keys::KeysArgs),
     /// Print the OpenAPI document
     Openapi,
 }
@@ -97,7 +103,9 @@ impl Cli {
             Command::Ask(args) => interruptible(ask::run(&args, load(&args.engine)?, environment)).await,
             Command::Demo(args) => interruptible(demo::run(&args, load(&args.engine)?, environment)).await,
             Command::Doctor(args) => interruptible(doctor::run(&args, load(&args.engine)?, environment)).await,
+            Command::Health(args) => health::run(&args, &load(&EngineArgs::default())?).await,
             Command::Bench(args) => interruptible(bench::run(&args, load(&EngineArgs::default())?, environment)).await,
+            Command::Keys(args) => keys::run(&args),
             Command::Openapi => openapi::run(),
         }
     }

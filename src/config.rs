@@ -1,14 +1,18 @@
 //! Configuration: parsed once into small documented structs, checked at start.
 //!
-//! A TOML file, then `PARAVT_<SECTION>_<FIELD>` from the environment, then the command line; the later wins.
+//! A TOML file, then `PARAVT_<SECTION>_<FIELD>` from the environment (for traces OpenTelemetry's variables too), then the
+//! command line; the later wins.
 //! Nothing below the command line reads the environment for settings of ours. What the system keeps there (`PATH`, the
 //! loader's and the Hub cache's variables) is looked up where it is needed.
 
 mod agent;
 mod engine;
+mod files;
 mod host;
+mod keys;
 mod media;
 mod server;
+mod telemetry;
 
 use std::path::Path;
 
@@ -16,9 +20,13 @@ use serde::Deserialize;
 
 pub use agent::{AgentConfig, Dispatch};
 pub use engine::{EngineConfig, EngineKind, QuantizationKind, Upstream};
+pub use files::FilesConfig;
 pub(crate) use host::HostPattern;
+pub(crate) use keys::MAX_KEY;
+pub use keys::{KeyDigest, KeyEntry, KeyLimits, KeysError, PlainKeys, read_keys};
 pub use media::{MediaConfig, OverviewSampling};
 pub use server::ServerConfig;
+pub use telemetry::TelemetryConfig;
 
 /// Everything that can be set.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -30,8 +38,12 @@ pub struct Config {
     pub engine: EngineConfig,
     /// Fetching and decoding.
     pub media: MediaConfig,
+    /// Uploaded files.
+    pub files: FilesConfig,
     /// Episodes.
     pub agent: AgentConfig,
+    /// Traces.
+    pub telemetry: TelemetryConfig,
 }
 
 /// A configuration that can't be used.
@@ -83,12 +95,16 @@ impl Config {
             None => toml::Table::new(),
             Some(path) => std::fs::read_to_string(path)
                 .map_err(|source| ConfigError::Read { path: path.display().to_string(), source })?
-                .parse()?,
+                .parse()
+                .map_err(without_its_text)?,
         };
+        // Alone first: what is wrong with the file is no variable's fault.
+        table.clone().try_into::<Self>()?;
         for (name, value) in environment {
-            overlay(&mut table, &name, &value)?;
-            // Read after each, so that an error names the variable. There are few, and this is done once.
-            table.clone().try_into::<Self>().map_err(|error| ConfigError::Setting { name, error })?;
+            if overlay(&mut table, &name, &value)? {
+                // Read after each, so that an error names the variable. There are few, and this is done once.
+                table.clone().try_into::<Self>().map_err(|error| ConfigError::Setting { name, error })?;
+            }
         }
         let config: Self = table.try_into()?;
         config.check()?;
@@ -102,11 +118,19 @@ impl Config {
     pub fn check(&self) -> Result<(), ConfigError> {
         self.server.check()?;
         self.media.check()?;
-        self.agent.check()
+        self.files.check(&self.media.allowed_directories)?;
+        self.agent.check()?;
+        self.telemetry.check()
     }
 }
 
-const SECTIONS: [&str; 4] = ["server", "engine", "media", "agent"];
+const SECTIONS: [&str; 6] = ["server", "engine", "media", "files", "agent", "telemetry"];
+
+/// A line that can't be read may hold a key: it is not quoted.
+fn without_its_text(mut error: toml::de::Error) -> toml::de::Error {
+    error.set_input(None);
+    error
+}
 
 /// Variables that start like settings and are none: logs and the installation of ffmpeg belong to the command line, the
 /// last to a test.
@@ -122,11 +146,16 @@ fn is_of_a_service(name: &str) -> bool {
         || name.match_indices("_PORT_").any(|(at, found)| numbered(&name[at + found.len()..]))
 }
 
-/// Puts `PARAVT_MEDIA_MAX_BYTES=5` at `media.max_bytes`. The value is read as TOML where it is, else as a string.
-fn overlay(table: &mut toml::Table, name: &str, value: &str) -> Result<(), ConfigError> {
-    let Some(rest) = name.strip_prefix("PARAVT_").map(str::to_ascii_lowercase) else { return Ok(()) };
+/// Puts `PARAVT_MEDIA_MAX_BYTES=5` at `media.max_bytes`. The value is read as TOML where it is, else as a string. False: it is
+/// no setting.
+fn overlay(table: &mut toml::Table, name: &str, value: &str) -> Result<bool, ConfigError> {
+    if let Some((field, value)) = telemetry::standard(name, value) {
+        put(table, "telemetry", field, value);
+        return Ok(true);
+    }
+    let Some(rest) = name.strip_prefix("PARAVT_").map(str::to_ascii_lowercase) else { return Ok(false) };
     if NO_SETTINGS.contains(&name) || is_of_a_service(name) {
-        return Ok(());
+        return Ok(false);
     }
     let Some((section, field)) = rest.split_once('_').filter(|(section, _)| SECTIONS.contains(section)) else {
         return Err(ConfigError::Variable(name.to_owned()));
@@ -136,11 +165,15 @@ fn overlay(table: &mut toml::Table, name: &str, value: &str) -> Result<(), Confi
         .ok()
         .and_then(|mut parsed| parsed.remove("v"))
         .unwrap_or_else(|| toml::Value::String(value.to_owned()));
+    put(table, section, field, value);
+    Ok(true)
+}
+
+fn put(table: &mut toml::Table, section: &str, field: &str, value: toml::Value) {
     let entry = table.entry(section).or_insert_with(|| toml::Value::Table(toml::Table::new()));
     if let Some(entry) = entry.as_table_mut() {
         entry.insert(field.to_owned(), value);
     }
-    Ok(())
 }
 
 /// A number that must not be 0.
@@ -192,6 +225,26 @@ mod tests {
     }
 
     #[test]
+    fn what_is_wrong_with_the_file_is_no_variables_fault() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let path = dir.path().join("paravt.toml");
+        std::fs::write(&path, "[server]\nlisn = 5\n").expect("write");
+        for name in ["PATH", "PARAVT_MEDIA_MAX_BYTES"] {
+            let error = Config::load(Some(&path), env(&[(name, "9")])).expect_err("an unknown key");
+            assert!(matches!(&error, ConfigError::Parse(_)) && error.to_string().contains("lisn"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_broken_line_is_not_quoted() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let path = dir.path().join("paravt.toml");
+        std::fs::write(&path, "[server]\nkeys = [\"paravt-secret]\n").expect("write");
+        let error = Config::load(Some(&path), []).expect_err("no TOML");
+        assert!(!error.to_string().contains("secret"), "{error}");
+    }
+
+    #[test]
     fn an_unknown_key_is_an_error() {
         assert!(Config::load(None, env(&[("PARAVT_MEDIA_MAX_BITES", "9")])).is_err());
     }
@@ -214,6 +267,7 @@ mod tests {
             "AGENT_EPISODE_DEADLINE_S",
             "SERVER_MAX_RUNNING",
             "SERVER_KEEP_ALIVE_S",
+            "FILES_EXPIRE_AFTER_S",
             "MEDIA_MAX_PROCESSES",
             "MEDIA_MAX_DURATION_S",
             "MEDIA_MAX_PIXELS",

@@ -21,7 +21,7 @@ mod stop;
 
 pub use engine::{
     Batching, Constraint, Engine, EngineInfo, EngineLoad, FinishReason, GenerateRequest, Generated, Grammar, Sampling,
-    SessionKey, Speaker, Supported, TokenAlternative, TokenEvent, TokenInfo, TokenStream,
+    SessionKey, Speaker, Supported, TokenAlternative, TokenEvent, TokenInfo, TokenStream, UpstreamLoad,
 };
 pub use error::EngineError;
 pub use gang::{Gang, Seat};

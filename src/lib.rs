@@ -2,7 +2,7 @@
 //! windows at the same time, and answers from what they report.
 //!
 //! Layers, each seeing only those to its right: `cli → app → api → agent → { engine, media } → types`. Beside `types` stand
-//! plain values and interfaces: `card`, `config`, `metrics`, `telemetry`, `shutdown`, and `protocol`, the wire's objects, which
+//! plain values and interfaces: `card`, `config`, `metrics`, `traces`, `telemetry`, `shutdown`, and `protocol`, the wire's objects, which
 //! `api` alone sees. `src/tests/architecture.rs` checks all of it.
 
 pub mod agent;
@@ -19,4 +19,5 @@ pub mod model;
 mod protocol;
 pub mod shutdown;
 pub mod telemetry;
+pub mod traces;
 pub mod types;

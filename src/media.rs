@@ -1,4 +1,4 @@
-//! Media: from a URL, a file or bytes to frames with their own times.
+//! Media: from a URL, a file or bytes to frames with their own times; and the files that callers upload.
 //!
 //! This room knows nothing of models, prompts, episodes or HTTP requests to us.
 
@@ -19,10 +19,13 @@ mod plan;
 mod probe;
 mod sample;
 mod source;
+mod uploads;
 
 pub use error::MediaError;
 pub use ffmpeg::Ffmpeg;
+pub use image::thumbnail;
 pub use install::{INSTALL_HINT, InstallReport, install};
 pub use media::{Media, MediaLoad, Video};
 pub use probe::VideoInfo;
 pub use source::SourceRequest;
+pub use uploads::{About, FileId, Incoming, Listing, Stored, Turn, Upload, UploadError, Uploads};

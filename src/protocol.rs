@@ -9,6 +9,10 @@ pub(crate) mod completion;
 pub(crate) mod content;
 pub(crate) mod error;
 mod field;
+pub(crate) mod files;
+pub(crate) mod logprobs;
 pub(crate) mod models;
+pub(crate) mod responses;
+pub(crate) mod tools;
 
 pub(crate) use field::Invalid;

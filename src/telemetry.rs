@@ -1,6 +1,9 @@
-//! Logs: what is written, and how. Always on stderr; stdout belongs to answers.
+//! What leaves the process for its operators: logs here, traces in [`otlp`].
 //!
-//! Knows nothing of commands: they say how much they want to be told.
+//! Logs: what is written, and how. Always on stderr; stdout belongs to answers. Knows nothing of commands: they say how much
+//! they want to be told.
+
+pub mod otlp;
 
 use std::io::IsTerminal;
 

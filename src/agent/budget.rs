@@ -1,5 +1,6 @@
 //! What an episode may spend, from the card, the configuration and the request. Pure.
 
+use super::form::Forced;
 use super::request::{AskOptions, ToolUse};
 use crate::card::ModelCard;
 use crate::config::{AgentConfig, Dispatch};
@@ -17,6 +18,12 @@ pub(super) struct Rules {
     pub(super) must_look: bool,
     pub(super) think_prefix: String,
     pub(super) last_turn: String,
+    /// Names of the caller's own tools.
+    pub(super) client_tools: Vec<String>,
+    /// At most one call of these.
+    pub(super) single_call: bool,
+    /// What the answer must be, where it must be something.
+    pub(super) forced: Option<Forced>,
 }
 
 impl Rules {
@@ -40,6 +47,9 @@ impl Rules {
             must_look: options.tools == ToolUse::Required && turns > 0,
             think_prefix: card.prompts.think_prefix.clone(),
             last_turn: card.prompts.last_turn.clone(),
+            client_tools: options.client_tools.iter().map(|tool| tool.name.clone()).collect(),
+            single_call: options.single_call,
+            forced: Forced::in_episode(options),
         }
     }
 }
@@ -60,12 +70,13 @@ pub(super) fn plain_sampling(card: &ModelCard, asked: &Sampling) -> Sampling {
     }
 }
 
-/// Sampling of an episode's main turns. The caller's stop texts and length are for the answer: see [`super::answer`].
+/// Sampling of an episode's main turns. The caller's stop texts and length are for the answer: see [`super::answer`]. A turn
+/// ends where its model ends it, also for benchmarks that would have it go on: what is made up after a burst spoils the next turn.
 pub(super) fn main_sampling(card: &ModelCard, asked: &Sampling) -> Sampling {
-    Sampling { max_tokens: card.agent.turn_tokens, stop: Vec::new(), ..plain_sampling(card, asked) }
+    Sampling { max_tokens: card.agent.turn_tokens, stop: Vec::new(), ignore_eos: false, ..plain_sampling(card, asked) }
 }
 
 /// Sampling of a sub-agent: like the main agent's, with its own length.
 pub(super) fn sub_sampling(card: &ModelCard, asked: &Sampling) -> Sampling {
-    Sampling { max_tokens: card.agent.summary_tokens, ignore_eos: false, ..main_sampling(card, asked) }
+    Sampling { max_tokens: card.agent.summary_tokens, logprobs: None, constraint: None, ..main_sampling(card, asked) }
 }

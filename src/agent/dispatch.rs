@@ -12,8 +12,8 @@ use super::answer::AnswerGate;
 use super::budget::{self, Rules};
 use super::episode::{Action, Episode, Next, Watched};
 use super::event::{AgentEvent, AgentUsage, Outcome, OverviewRecord, Story, TurnRecord, WindowRecord};
+use super::form::Forced;
 use super::generation::Generation;
-use super::parser::{Parser, Segment};
 use super::request::{AskPart, AskRequest, VideoPart};
 use super::subagent::Watch;
 use super::tool::SceneVideo;
@@ -29,17 +29,17 @@ const AFTER_ANSWER: u32 = 8;
 
 /// One episode at work.
 pub(super) struct Run {
-    agent: Agent,
-    request: AskRequest,
-    emit: Emitter,
-    clock: Clock,
+    pub(super) agent: Agent,
+    pub(super) request: AskRequest,
+    pub(super) emit: Emitter,
+    pub(super) clock: Clock,
 }
 
 /// The request's videos, opened.
-struct Scene {
+pub(super) struct Scene {
     videos: Vec<Video>,
     described: Vec<SceneVideo>,
-    clips: Vec<Clip>,
+    pub(super) clips: Vec<Clip>,
     overviews: Vec<OverviewRecord>,
     open_ms: f64,
     overview_ms: f64,
@@ -47,9 +47,9 @@ struct Scene {
 
 /// When the first text came.
 #[derive(Default)]
-struct FirstTimes {
-    token: Option<f64>,
-    answer: Option<f64>,
+pub(super) struct FirstTimes {
+    pub(super) token: Option<f64>,
+    pub(super) answer: Option<f64>,
 }
 
 /// Windows being watched.
@@ -105,8 +105,9 @@ impl Run {
                 partial: clip.partial,
                 treatment: video.info().treatment.clone(),
                 at_ms: self.clock.ms(),
+                frames: Vec::new(),
             };
-            self.emit.send(AgentEvent::Overview(record.clone()));
+            self.emit.send(AgentEvent::Overview(OverviewRecord { frames: clip.frames.clone(), ..record.clone() }));
             Ok::<_, AgentError>((clip, record))
         });
         let (clips, overviews) = try_join_all(overviews).await?.into_iter().unzip();
@@ -119,20 +120,31 @@ impl Run {
         if scene.videos.is_empty() {
             rules.max_tool_turns = 0;
         }
+        if !self.agent.engine().info().supported.constraint {
+            rules.forced = rules.forced.map(Forced::unconstrained);
+        }
         let sampling = budget::main_sampling(card, &self.request.sampling);
-        let mut conversation = prompt::opening(card, &self.request.turns, &scene.clips, rules.max_tool_turns > 0);
+        let AskRequest { turns, options, .. } = &self.request;
+        let tools = rules.max_tool_turns > 0;
+        let mut conversation = prompt::opening(card, turns, &scene.clips, tools, &options.client_tools);
         let gate = AnswerGate::new(&self.request.sampling.stop, self.request.sampling.max_tokens);
         let mut episode = Episode::new(rules, scene.described.clone(), gate);
         let mut times = FirstTimes::default();
         loop {
-            let request = self.main_request(conversation.clone(), episode.prefix().to_owned(), sampling.clone());
+            let sampling = Sampling { constraint: episode.constraint(), ..sampling.clone() };
+            let prefix = episode.prefix().to_owned();
+            let request = self.main_request(episode.turn(), conversation.clone(), prefix, sampling);
             self.turn(scene, &mut episode, request, &mut times).await?;
             match episode.next() {
                 Next::Turn { add } => conversation.extend(add),
                 Next::Wait | Next::Done => break,
             }
         }
-        Ok(self.outcome(scene, &times, episode.into_story()))
+        let story = episode.into_story();
+        for call in &story.tool_calls {
+            self.emit.send(AgentEvent::ToolCall(call.clone()));
+        }
+        Ok(self.outcome(scene, &times, story, sampling))
     }
 
     /// Generates one main turn and waits until its windows are over. Windows start while the turn is being written.
@@ -163,7 +175,8 @@ impl Run {
                         record.usage = active.seen;
                     }
                     match event {
-                        Some(TokenEvent::Started { .. } | TokenEvent::Tokens(_)) => {}
+                        Some(TokenEvent::Started { .. }) => {}
+                        Some(TokenEvent::Tokens(tokens)) => episode.tokens(tokens),
                         Some(TokenEvent::Text(text)) => {
                             actions = episode.text(&text, self.clock.ms());
                             if episode.answered() {
@@ -212,6 +225,7 @@ impl Run {
                 times.answer = times.answer.or_else(|| Some(self.clock.ms()));
                 self.emit.send(AgentEvent::Answer(text));
             }
+            Action::Tokens(tokens) => self.emit.send(AgentEvent::AnswerTokens(tokens)),
             Action::Settled(id) => self.emit.send(AgentEvent::WindowFinished(episode.window(id).clone())),
             Action::Share { id, video, window } => self.window_started(id, video, window, episode),
             Action::Watch { id, video, window } => {
@@ -226,6 +240,7 @@ impl Run {
                     sampling: budget::sub_sampling(self.agent.card(), &self.request.sampling),
                     session: self.session(),
                     seat: gang.seat(),
+                    trace: self.request.trace.map(|trace| trace.window(id)),
                 };
                 open.push(watch.run(episode.window(id).clone()).boxed());
             }
@@ -238,59 +253,13 @@ impl Run {
         self.emit.send(AgentEvent::WindowStarted { id, turn, video, window, at_ms });
     }
 
-    /// One plain completion over the frames: no prompt of ours, no tools.
-    async fn plain(&self, scene: &Scene) -> Result<Outcome, AgentError> {
-        let card = self.agent.card();
-        let sampling = budget::plain_sampling(card, &self.request.sampling);
-        let turns = prompt::plain(card, &self.request.turns, &scene.clips);
-        let mut record = TurnRecord::begun(0, self.clock.ms());
-        self.emit.send(AgentEvent::TurnStarted { turn: 0, at_ms: record.started_ms });
-        let request = self.main_request(turns, self.request.prefix.clone(), sampling);
-        let mut generation = Generation::start(self.agent.engine().as_ref(), request, self.clock).await?;
-        let mut parser = Parser::plain();
-        // What the caller wrote itself is no news to it.
-        parser.push(&self.request.prefix);
-        let mut story = Story::default();
-        let mut times = FirstTimes::default();
-        let mut tell = |segments: Vec<Segment>, story: &mut Story| {
-            for segment in segments {
-                match segment {
-                    Segment::Think(text) => {
-                        story.reasoning.push_str(&text);
-                        self.emit.send(AgentEvent::Reasoning(text));
-                    }
-                    Segment::Answer(text) => {
-                        times.answer = times.answer.or_else(|| Some(self.clock.ms()));
-                        story.answer.push_str(&text);
-                        self.emit.send(AgentEvent::Answer(text));
-                    }
-                    Segment::Call(_) | Segment::Answered | Segment::Stop => {}
-                }
-            }
-        };
-        while let Some(event) = generation.next().await? {
-            match event {
-                TokenEvent::Started { .. } | TokenEvent::Tokens(_) => {}
-                TokenEvent::Text(text) => {
-                    record.text.push_str(&text);
-                    tell(parser.push(&text), &mut story);
-                }
-                TokenEvent::Finished(end) => {
-                    (record.usage, record.finish_reason) = (end.usage, end.reason);
-                }
-            }
-        }
-        tell(parser.finish(false).0, &mut story);
-        times.token = generation.first_text_ms;
-        record.timing = generation.timing_after(0.0);
-        record.finished_ms = self.clock.ms();
-        self.emit.send(AgentEvent::TurnFinished(record.clone()));
-        story.finish_reason = record.finish_reason;
-        story.turns.push(record);
-        Ok(self.outcome(scene, &times, story))
-    }
-
-    fn main_request(&self, turns: Vec<Turn>, prefix: String, sampling: Sampling) -> GenerateRequest {
+    pub(super) fn main_request(
+        &self,
+        turn: u32,
+        turns: Vec<Turn>,
+        prefix: String,
+        sampling: Sampling,
+    ) -> GenerateRequest {
         GenerateRequest {
             turns,
             prefix,
@@ -299,6 +268,7 @@ impl Run {
             speaker: Speaker::Main,
             seat: None,
             deadline: None,
+            trace: self.request.trace.map(|trace| trace.turn(turn)),
         }
     }
 
@@ -306,7 +276,7 @@ impl Run {
         SessionKey(Arc::from(self.request.id.as_str()))
     }
 
-    fn outcome(&self, scene: &Scene, times: &FirstTimes, story: Story) -> Outcome {
+    pub(super) fn outcome(&self, scene: &Scene, times: &FirstTimes, story: Story, sampling: Sampling) -> Outcome {
         let watched = story.windows.iter().filter(|window| window.shared_with.is_none());
         let usage = AgentUsage {
             main: story.turns.iter().map(|turn| turn.usage).sum(),
@@ -316,7 +286,10 @@ impl Run {
         let outcome = Outcome {
             answer: story.answer,
             reasoning: story.reasoning,
+            tool_calls: story.tool_calls,
+            tokens: story.tokens,
             finish_reason: story.finish_reason,
+            sampling: Sampling { constraint: None, ..sampling },
             overviews: scene.overviews.clone(),
             windows: story.windows,
             turns: story.turns,

@@ -6,11 +6,13 @@
 use super::answer::AnswerGate;
 use super::budget::Rules;
 use super::event::{Story, TurnRecord, WindowRecord, WindowStatus};
+use super::form::Forced;
 use super::parser::{Malformed, Parser, Segment, ToolCall};
 use super::prompt;
+use super::tokens::Trail;
 use super::tool::{self, SceneVideo};
 use crate::config::Dispatch;
-use crate::engine::FinishReason;
+use crate::engine::{Constraint, FinishReason, TokenInfo};
 use crate::types::{MediaTime, Role, TimeSpan, Turn};
 
 /// Something for `dispatch` to do.
@@ -20,6 +22,8 @@ pub(super) enum Action {
     Reasoning(String),
     /// Pass on more of the answer.
     Answer(String),
+    /// Pass on the tokens of the answer's next piece.
+    Tokens(Vec<TokenInfo>),
     /// Watch this window now.
     Watch { id: usize, video: usize, window: TimeSpan },
     /// This window waits for the summary of an equal one.
@@ -73,6 +77,13 @@ pub(super) struct Episode {
     answered: bool,
     /// Set while the turn's last segments are read: an answer among them comes all at once.
     ending: bool,
+    /// Set in the turn that is opened for an answer of a form.
+    forced: bool,
+    /// Calls of the caller's tools in this turn.
+    client_calls: Vec<ToolCall>,
+    /// Tokens of the turn, and where its answer begins in the text they make.
+    trail: Trail,
+    answer_at: Option<usize>,
     gate: AnswerGate,
     story: Story,
 }
@@ -98,6 +109,10 @@ impl Episode {
             ended: None,
             answered: false,
             ending: false,
+            forced: false,
+            client_calls: Vec::new(),
+            trail: Trail::default(),
+            answer_at: None,
             gate,
             story: Story::default(),
             rules,
@@ -147,6 +162,10 @@ impl Episode {
         self.thought = false;
         self.answered = false;
         self.ending = false;
+        self.forced = false;
+        self.client_calls.clear();
+        self.trail = Trail::default();
+        self.answer_at = None;
         self.ended = None;
         self.first = self.story.windows.len();
     }
@@ -162,10 +181,47 @@ impl Episode {
         self.rules.must_look && !self.last_turn() && !self.story.windows.iter().any(looked)
     }
 
+    /// What this turn's output must be.
+    pub(super) fn constraint(&self) -> Option<Constraint> {
+        self.rules.forced.as_ref().filter(|_| self.forced).and_then(|forced| forced.constraint(&self.prefix))
+    }
+
+    /// True while an answer would not count, since the turn for an answer of its form is still to come.
+    const fn form_comes_first(&self) -> bool {
+        self.rules.forced.is_some() && !self.forced
+    }
+
+    /// True while a call of the caller's tools would not count, since the turn for it is still to come.
+    fn call_comes_later(&self) -> bool {
+        self.form_comes_first() && self.rules.forced.as_ref().is_some_and(|forced| forced.call)
+    }
+
+    /// True in the turn whose whole output is the answer.
+    fn is_all_answer(&self) -> bool {
+        self.forced && self.rules.forced.as_ref().is_some_and(|forced| !forced.call)
+    }
+
+    fn is_client_tool(&self, name: &str) -> bool {
+        self.rules.client_tools.iter().any(|tool| tool == name)
+    }
+
+    /// Tokens of the text that comes next, for their log-probabilities.
+    pub(super) fn tokens(&mut self, tokens: Vec<TokenInfo>) {
+        self.trail.push(tokens);
+    }
+
     /// More text of the main agent.
     pub(super) fn text(&mut self, text: &str, now_ms: f64) -> Vec<Action> {
         self.raw.push_str(text);
+        if self.is_all_answer() {
+            // JSON may hold what looks like a tag.
+            self.answer_at = Some(self.prefix.len());
+            self.gate.piece();
+            let shown = self.gate.push(text);
+            return self.tell(shown);
+        }
         let segments = self.parser.push(text);
+        self.answer_at = self.parser.answer_at();
         if segments.iter().any(|segment| matches!(segment, Segment::Answer(_))) {
             self.gate.piece();
         }
@@ -177,14 +233,28 @@ impl Episode {
     /// `record` has its times and tokens; text, draft and windows are filled in here.
     pub(super) fn turn_ended(&mut self, mut record: TurnRecord, now_ms: f64) -> Vec<Action> {
         let cut = record.finish_reason == FinishReason::Length;
+        let mut actions = Vec::new();
+        // What was cut is not whole, and nothing makes it so.
+        if let Some(close) = self.rules.forced.as_ref().filter(|_| self.forced && !cut).map(Forced::close)
+            && !close.is_empty()
+        {
+            actions = self.text(close, now_ms);
+        }
         if let Some(at) = self.parser.stopped_at() {
             self.cut_raw(at);
         }
         let (segments, parsed) = std::mem::take(&mut self.parser).finish(cut);
         self.ending = true;
-        let mut actions = self.act(segments, now_ms);
+        // An answer without tags is known only now: where it stands in the text, if it stands there in one piece.
+        let untagged = parsed.answer.as_ref().or(parsed.fallback.as_ref());
+        self.answer_at = self
+            .answer_at
+            .or_else(|| untagged.and_then(|answer| self.raw.rfind(answer.as_str())).map(|at| at + self.prefix.len()));
+        actions.extend(self.act(segments, now_ms));
         let calls = parsed.calls > 0;
-        if calls && self.last_turn() {
+        // Calls of the caller's tools are the answer already; one of a form is still to come.
+        let free = self.client_calls.is_empty() && !self.form_comes_first();
+        if calls && free && self.last_turn() {
             if let Some(answer) = &parsed.fallback {
                 let shown = self.gate.push_whole(answer);
                 actions.extend(self.tell(shown));
@@ -228,11 +298,21 @@ impl Episode {
                     actions.push(Action::Reasoning(text));
                 }
                 Segment::Answer(_) if self.must_look_first() => {}
+                Segment::Answer(_) if self.form_comes_first() => actions.push(Action::Stop),
                 Segment::Answer(text) => {
                     let shown = if self.ending { self.gate.push_whole(&text) } else { self.gate.push(&text) };
                     actions.extend(self.tell(shown));
                 }
-                Segment::Call(_) if self.last_turn() => {}
+                // The caller's tools are called in the turn for that: which one, and with what, is not the model's choice.
+                Segment::Call(Ok(call)) if self.is_client_tool(&call.name) && self.call_comes_later() => {
+                    actions.push(Action::Stop);
+                }
+                Segment::Call(Ok(call)) if self.is_client_tool(&call.name) => {
+                    if self.client_calls.is_empty() || !self.rules.single_call {
+                        self.client_calls.push(call);
+                    }
+                }
+                Segment::Call(_) if self.last_turn() || self.forced => {}
                 Segment::Call(call) => actions.push(self.call(call, now_ms)),
                 Segment::Answered => self.answered = true,
                 Segment::Stop => actions.push(Action::Stop),
@@ -245,6 +325,14 @@ impl Episode {
     fn tell(&mut self, shown: String) -> Vec<Action> {
         let mut actions = Vec::new();
         if !shown.is_empty() {
+            let from = self.answer_at.and_then(|at| at.checked_sub(self.prefix.len()));
+            if let Some(from) = from.map(|from| from + self.story.answer.len()) {
+                let tokens = self.trail.take(from..from + shown.len());
+                if !tokens.is_empty() {
+                    self.story.tokens.extend_from_slice(&tokens);
+                    actions.push(Action::Tokens(tokens));
+                }
+            }
             self.story.answer.push_str(&shown);
             actions.push(Action::Answer(shown));
         }
@@ -362,10 +450,16 @@ impl Episode {
             return Next::Wait;
         }
         let said = Turn::text(Role::Assistant, format!("{}{}", self.prefix, self.raw));
-        if calls && !self.last_turn() {
+        let windows = self.story.windows.len() > self.first;
+        if !self.client_calls.is_empty() && (!windows || self.last_turn()) {
+            self.story.tool_calls = std::mem::take(&mut self.client_calls);
+            return Next::Done;
+        }
+        if calls && windows && !self.last_turn() {
             self.tool_turns += 1;
             let last = self.last_turn().then_some(self.rules.last_turn.as_str());
-            let response = prompt::tool_response(&self.story.windows[self.first..], last);
+            let later: Vec<_> = self.client_calls.iter().map(|call| call.name.as_str()).collect();
+            let response = prompt::tool_response(&self.story.windows[self.first..], &later, last);
             self.turn += 1;
             self.begin(self.rules.think_prefix.clone());
             return Next::Turn { add: vec![said, response] };
@@ -376,6 +470,20 @@ impl Episode {
             let thought = thought.split("</think>").next().unwrap_or_default().trim_end().to_owned();
             let open = if thought.contains("<think>") { "" } else { "<think>\n" };
             self.begin(format!("{open}{thought}\n{FORCED_CALL}"));
+            return Next::Turn { add: Vec::new() };
+        }
+        if let Some(forced) = self.rules.forced.as_ref().filter(|_| !self.forced) {
+            let said = format!("{}{}", self.prefix, self.raw);
+            let thought = said.split("</think>").next().unwrap_or_default().trim_end();
+            // Without thinking, what was said was the answer, which is now given in its form.
+            let opened = forced.opened_after(Some(thought).filter(|thought| thought.contains("<think>")));
+            self.turn += 1;
+            let all_answer = !forced.call;
+            self.begin(opened);
+            self.forced = true;
+            if all_answer {
+                self.parser = Parser::plain();
+            }
             return Next::Turn { add: Vec::new() };
         }
         Next::Done

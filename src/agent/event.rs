@@ -2,8 +2,9 @@
 
 use serde::Serialize;
 
-use crate::engine::FinishReason;
-use crate::types::{MediaTime, TimeSpan, TokenUsage};
+use super::parser::ToolCall;
+use crate::engine::{FinishReason, Sampling, TokenInfo};
+use crate::types::{Frame, MediaTime, TimeSpan, TokenUsage};
 
 /// One thing that happened. Times called `*_ms` are milliseconds since the episode began.
 #[derive(Debug, Clone)]
@@ -21,6 +22,10 @@ pub enum AgentEvent {
     Reasoning(String),
     /// More of the answer.
     Answer(String),
+    /// The tokens of the answer's next piece, where the request asks for log-probabilities.
+    AnswerTokens(Vec<TokenInfo>),
+    /// A call of the caller's own tool: a part of the answer.
+    ToolCall(ToolCall),
     /// A call is complete in the stream; its window is on its way.
     WindowStarted {
         /// Number of the window in this episode, from 0, in call order.
@@ -40,6 +45,8 @@ pub enum AgentEvent {
         id: usize,
         /// Times of the frames really chosen.
         frame_times: Vec<MediaTime>,
+        /// The frames.
+        frames: Vec<Frame>,
         /// When.
         at_ms: f64,
     },
@@ -239,17 +246,28 @@ pub struct OverviewRecord {
     pub treatment: Vec<String>,
     /// When the frames were there, in milliseconds since the episode began.
     pub at_ms: f64,
+    /// The frames, in the event; not kept for the [`Outcome`].
+    #[serde(skip)]
+    pub frames: Vec<Frame>,
 }
 
 /// The whole story.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Outcome {
     /// The answer.
     pub answer: String,
     /// The thinking of all turns.
     pub reasoning: String,
+    /// Calls of the caller's own tools, for the caller to run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<ToolCall>,
+    /// The answer's tokens, where the request asks for log-probabilities.
+    #[serde(skip)]
+    pub tokens: Vec<TokenInfo>,
     /// Why the last turn ended.
     pub finish_reason: FinishReason,
+    /// How the main agent's tokens were chosen: the request's values, and the card's where it has none.
+    pub sampling: Sampling,
     /// The videos, in order.
     pub overviews: Vec<OverviewRecord>,
     /// All calls, in order.
@@ -288,6 +306,8 @@ pub(super) struct Story {
     pub(super) turns: Vec<TurnRecord>,
     pub(super) reasoning: String,
     pub(super) answer: String,
+    pub(super) tool_calls: Vec<ToolCall>,
+    pub(super) tokens: Vec<TokenInfo>,
     pub(super) finish_reason: FinishReason,
 }
 
@@ -298,6 +318,8 @@ impl Default for Story {
             turns: Vec::new(),
             reasoning: String::new(),
             answer: String::new(),
+            tool_calls: Vec::new(),
+            tokens: Vec::new(),
             finish_reason: FinishReason::Stop,
         }
     }

@@ -51,16 +51,17 @@ pub struct Parsed {
 const TAGS: [&str; 9] = [
     "<think>",
     "</think>",
+    "<tool_call>",
     "<answer>",
     "</answer>",
-    "<tool_call>",
     "<tool_code>",
     "<tool_response>",
     "</tool_call>",
     "</tool_code>",
 ];
-/// The first of these count in plain completions too.
+/// The first of these count in plain completions too, and with the caller's own tools one more.
 const PLAIN_TAGS: usize = 2;
+const TOOL_TAGS: usize = 3;
 /// Longest `<|special_token|>` looked for.
 const SPECIAL_MAX: usize = 40;
 
@@ -110,7 +111,21 @@ pub struct Parser {
     pushed: usize,
     stopped_at: Option<usize>,
     one_call: bool,
-    plain: bool,
+    mode: Mode,
+    /// Bytes of the turn's text before what is being read, and before the answer's first.
+    here: usize,
+    answer_at: Option<usize>,
+}
+
+/// What tags mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// All of the agent's.
+    Agent,
+    /// Thinking is told apart, all else is the answer.
+    Plain,
+    /// Calls are told apart too.
+    Tools,
 }
 
 #[derive(Debug)]
@@ -136,14 +151,22 @@ impl Parser {
             pushed: 0,
             stopped_at: None,
             one_call: false,
-            plain: false,
+            mode: Mode::Agent,
+            here: 0,
+            answer_at: None,
         }
     }
 
     /// A parser for a plain completion: thinking is told apart, all else is the answer, tags and all.
     #[must_use]
     pub fn plain() -> Self {
-        Self { plain: true, ..Self::new() }
+        Self { mode: Mode::Plain, ..Self::new() }
+    }
+
+    /// A parser for a plain completion with tools of the caller's: calls are told apart as well.
+    #[must_use]
+    pub fn with_tools() -> Self {
+        Self { mode: Mode::Tools, ..Self::new() }
     }
 
     /// Stops after the first block with calls: for sequential dispatch.
@@ -159,6 +182,12 @@ impl Parser {
         self.stopped_at
     }
 
+    /// Bytes of the turn's text before the first of the answer; `None` before there is one.
+    #[must_use]
+    pub const fn answer_at(&self) -> Option<usize> {
+        self.answer_at
+    }
+
     /// Reads more text.
     pub fn push(&mut self, text: &str) -> Vec<Segment> {
         let mut out = Vec::new();
@@ -168,6 +197,12 @@ impl Parser {
             self.read(false, &mut out);
         }
         out
+    }
+
+    /// Reads what the caller wrote itself, to the last blank: it is no news to it, and nothing of it comes again.
+    pub fn open(&mut self, prefix: &str) {
+        self.push(prefix);
+        self.answer.blanks.clear();
     }
 
     /// Ends the turn: what was kept back is read as it stands. `cut` when the model was not done: then unfinished thinking
@@ -184,7 +219,7 @@ impl Parser {
             parsed.fallback = parsed.draft.clone().or_else(|| self.untagged(cut));
         } else if let Some(answer) = self.answer.text() {
             parsed.answer = Some(answer);
-        } else if self.plain {
+        } else if self.mode != Mode::Agent {
             parsed.answer = None;
         } else if let Some(answer) = self.untagged(cut) {
             out.push(Segment::Answer(answer.clone()));
@@ -227,6 +262,7 @@ impl Parser {
                 Some(&rest[end..])
             }
             State::Text | State::Think | State::Answer => {
+                self.here = self.pushed - rest.len();
                 let at = rest.find('<').unwrap_or(rest.len());
                 if at > 0 {
                     self.words(&rest[..at], out);
@@ -235,7 +271,11 @@ impl Parser {
                 if rest.is_empty() {
                     return None;
                 }
-                let tags = if self.plain { &TAGS[..PLAIN_TAGS] } else { &TAGS[..] };
+                let tags = match self.mode {
+                    Mode::Agent => &TAGS[..],
+                    Mode::Plain => &TAGS[..PLAIN_TAGS],
+                    Mode::Tools => &TAGS[..TOOL_TAGS],
+                };
                 let length = match front(rest, tags, last) {
                     Token::More => return None,
                     Token::Plain => {
@@ -267,12 +307,12 @@ impl Parser {
                 Some(Held::Text(held)) => held.push_str(text),
                 Some(Held::Block { .. }) => self.held.push(Held::Text(text.to_owned())),
             },
-            State::Text if self.plain => out.extend(self.answer.push(text).map(Segment::Answer)),
+            State::Text if self.mode != Mode::Agent => out.extend(self.answers(text).map(Segment::Answer)),
             State::Answer if self.calls > 0 => {
                 self.draft.push(text);
             }
             State::Answer => {
-                let more = self.answer.push(text);
+                let more = self.answers(text);
                 if more.is_some() {
                     self.release_held(true, out);
                 }
@@ -280,6 +320,15 @@ impl Parser {
             }
             _ => self.text.push_str(text),
         }
+    }
+
+    fn answers(&mut self, text: &str) -> Option<String> {
+        let first = self.answer.is_empty();
+        let more = self.answer.push(text)?;
+        if first {
+            self.answer_at = Some(self.here + text.len() - text.trim_start().len());
+        }
+        Some(more)
     }
 
     fn tag(&mut self, tag: &'static str, out: &mut Vec<Segment>) {
@@ -310,7 +359,7 @@ impl Parser {
                     self.words("\n", out);
                 }
             }
-            (State::Text, "</think>") if !self.plain && !self.saw_think && self.calls == 0 => {
+            (State::Text, "</think>") if self.mode == Mode::Agent && !self.saw_think && self.calls == 0 => {
                 // The template opened the thinking without telling: what came so far was it.
                 self.saw_think = true;
                 let text = std::mem::take(&mut self.text);

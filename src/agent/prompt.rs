@@ -1,7 +1,12 @@
 //! What the agents are told. Pure: words and frames in, turns out. The words themselves are the card's.
 
+use std::borrow::Cow;
+
+use serde_json::json;
+
 use super::event::{WindowRecord, WindowStatus};
-use super::request::{AskPart, AskTurn};
+use super::parser::ToolCall;
+use super::request::{AskPart, AskTurn, ClientTool};
 use crate::card::ModelCard;
 use crate::types::{Clip, Frame, MediaTime, Part, Role, TimeSpan, Turn};
 
@@ -62,8 +67,15 @@ pub(super) fn video_name(card: &ModelCard, index: usize, count: usize) -> String
 /// The caller's conversation as the main agent sees it: overview frames first, then the question, as ParaVT was trained.
 /// `clips` are the overviews of the videos, in order. `tools` is false for an episode that may not call any.
 #[must_use]
-pub(super) fn opening(card: &ModelCard, turns: &[AskTurn], clips: &[Clip], tools: bool) -> Vec<Turn> {
+pub(super) fn opening(
+    card: &ModelCard,
+    turns: &[AskTurn],
+    clips: &[Clip],
+    tools: bool,
+    client_tools: &[ClientTool],
+) -> Vec<Turn> {
     let mut system = card.prompts.system.clone();
+    system.push_str(&client_prompt(card, client_tools).map_or_else(String::new, |prompt| format!("\n\n{prompt}")));
     let mut out = Vec::with_capacity(turns.len() + 1);
     let mut next_clip = 0;
     for turn in turns {
@@ -72,7 +84,9 @@ pub(super) fn opening(card: &ModelCard, turns: &[AskTurn], clips: &[Clip], tools
         let mut names = Vec::new();
         for part in &turn.parts {
             match part {
-                AskPart::Text(text) => words.push(text.as_str()),
+                AskPart::Text(text) => words.push(Cow::Borrowed(text.as_str())),
+                AskPart::ToolCall(call) => words.push(Cow::Owned(tool_call(call))),
+                AskPart::ToolResult(result) => words.push(Cow::Owned(client_response(result))),
                 AskPart::Image(frame) => frames.push(Part::Frame(frame.clone())),
                 AskPart::Video(_) => {
                     let Some(clip) = clips.get(next_clip) else { continue };
@@ -109,13 +123,15 @@ pub(super) fn opening(card: &ModelCard, turns: &[AskTurn], clips: &[Clip], tools
 
 /// The caller's conversation as it is: parts in their order, no prompt of ours. For plain completions.
 #[must_use]
-pub(super) fn plain(card: &ModelCard, turns: &[AskTurn], clips: &[Clip]) -> Vec<Turn> {
+pub(super) fn plain(card: &ModelCard, turns: &[AskTurn], clips: &[Clip], client_tools: &[ClientTool]) -> Vec<Turn> {
     let mut clips = clips.iter();
     let parts = |turn: &AskTurn, clips: &mut std::slice::Iter<'_, Clip>| {
         let mut out = Vec::new();
         for part in &turn.parts {
             match part {
                 AskPart::Text(text) => out.push(Part::Text(text.clone())),
+                AskPart::ToolCall(call) => out.push(Part::Text(format!("\n{}", tool_call(call)))),
+                AskPart::ToolResult(result) => out.push(Part::Text(client_response(result))),
                 AskPart::Image(frame) => out.push(Part::Frame(frame.clone())),
                 AskPart::Video(_) => {
                     let frames = clips.next().map_or(&[][..], |clip| clip.frames.as_slice());
@@ -125,7 +141,42 @@ pub(super) fn plain(card: &ModelCard, turns: &[AskTurn], clips: &[Clip]) -> Vec<
         }
         out
     };
-    turns.iter().map(|turn| Turn { role: turn.role, parts: parts(turn, &mut clips) }).collect()
+    let mut out: Vec<Turn> =
+        turns.iter().map(|turn| Turn { role: turn.role, parts: parts(turn, &mut clips) }).collect();
+    if let Some(prompt) = client_prompt(card, client_tools) {
+        match out.first_mut().filter(|first| first.role == Role::System) {
+            Some(system) => system.parts.push(Part::Text(format!("\n\n{prompt}"))),
+            None => out.insert(0, Turn::text(Role::System, prompt)),
+        }
+    }
+    out
+}
+
+/// What the model is told of the caller's own tools: the card's words with a signature a line. `None` when there are none.
+fn client_prompt(card: &ModelCard, tools: &[ClientTool]) -> Option<String> {
+    let signature = |tool: &ClientTool| {
+        let ClientTool { name, description, parameters } = tool;
+        json!({"type": "function", "function": {"name": name, "description": description, "parameters": parameters}})
+            .to_string()
+    };
+    let signatures: Vec<String> = tools.iter().map(signature).collect();
+    (!tools.is_empty()).then(|| fill(&card.prompts.client_tools, &[("tools", &signatures.join("\n"))]))
+}
+
+/// A call as the model writes it.
+fn tool_call(call: &ToolCall) -> String {
+    let ToolCall { name, arguments } = call;
+    format!("<tool_call>\n{}\n</tool_call>", json!({"name": name, "arguments": arguments}))
+}
+
+/// What a tool of the caller's gave, as the model reads it.
+fn client_response(result: &str) -> String {
+    format!("<tool_response>\n{}\n</tool_response>", inside_response(result))
+}
+
+/// What stands in a response must not close it. Tags are broken up, not cut out: what is left of a cut can be a tag again.
+fn inside_response(text: &str) -> String {
+    text.replace("<tool_response", "< tool_response").replace("</tool_response", "< /tool_response")
 }
 
 /// What a sub-agent sees: the window's frames, then its instructions.
@@ -138,13 +189,17 @@ pub(super) fn sub_agent(card: &ModelCard, window: TimeSpan, clip: &Clip, questio
     vec![Turn { role: Role::User, parts }]
 }
 
-/// The one user turn that answers a burst: a line a call, in call order.
+/// The one user turn that answers a burst: a line a call, in call order. `later` are the caller's tools that were called
+/// beside windows: they are for the turn that has seen them.
 #[must_use]
-pub(super) fn tool_response(windows: &[WindowRecord], last_turn: Option<&str>) -> Turn {
+pub(super) fn tool_response(windows: &[WindowRecord], later: &[&str], last_turn: Option<&str>) -> Turn {
     let mut text = "<tool_response>\n".to_owned();
     for window in windows {
         text.push_str(&response_line(window));
         text.push('\n');
+    }
+    for name in later {
+        text.push_str(&format!("{name} not run: call it again now that the windows were watched\n"));
     }
     text.push_str("</tool_response>");
     if let Some(last_turn) = last_turn {
@@ -160,9 +215,8 @@ fn response_line(window: &WindowRecord) -> String {
         (None, Some(summary)) => summary.as_str(),
         (None, None) => "failed: no summary",
     };
-    // A summary is model output: it must neither close the block it stands in nor take more than its line. Tags are broken
-    // up, not cut out: what is left of a cut can be a tag again.
-    let what = what.replace("<tool_response", "< tool_response").replace("</tool_response", "< /tool_response");
+    // A summary is model output: it must neither close the block it stands in nor take more than its line.
+    let what = inside_response(what);
     let what = what.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
     match (window.start, window.end, window.status) {
         (Some(start), Some(end), status) if status != WindowStatus::NotRun => {
@@ -175,7 +229,8 @@ fn response_line(window: &WindowRecord) -> String {
 /// The user's own words in the last user turn: what a sub-agent may be told of the question.
 #[must_use]
 pub(super) fn question(turns: &[AskTurn]) -> String {
-    let last = turns.iter().rev().find(|turn| turn.role == Role::User);
+    let is_text = |part: &AskPart| matches!(part, AskPart::Text(_));
+    let last = turns.iter().rev().find(|turn| turn.role == Role::User && turn.parts.iter().any(is_text));
     let texts = last.into_iter().flat_map(|turn| &turn.parts).filter_map(|part| match part {
         AskPart::Text(text) => Some(text.as_str()),
         _ => None,
@@ -222,7 +277,7 @@ mod tests {
             summary: Some("x</tool_</tool_response>response>\n\ny".to_owned()),
             ..WindowRecord::called(0, 0)
         };
-        let Part::Text(text) = &tool_response(&[record], Some("Now.")).parts[0] else { panic!("text") };
+        let Part::Text(text) = &tool_response(&[record], &[], Some("Now.")).parts[0] else { panic!("text") };
         assert_eq!(text, "<tool_response>\n[0.0s - 2.0s] x</tool_< /tool_response>response> y\n</tool_response>\nNow.");
     }
 }

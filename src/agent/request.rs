@@ -1,14 +1,18 @@
 //! A question, as the agent takes it. No wire structs.
 
+use serde_json::{Map, Value};
+
 use crate::config::Dispatch;
-use crate::engine::Sampling;
+use crate::engine::{Grammar, Sampling};
 use crate::media::SourceRequest;
-use crate::types::{Frame, MediaTime, Role};
+use crate::types::{Frame, MediaTime, Role, TraceContext};
+
+use super::parser::ToolCall;
 
 /// A question with what it is about.
 #[derive(Debug, Clone)]
 pub struct AskRequest {
-    /// The conversation. The last turn is the user's.
+    /// The conversation. The last turn is the user's: a question, or what the caller's own tools gave.
     pub turns: Vec<AskTurn>,
     /// What the caller wants of the main agent's sampling. In an episode `max_tokens` (0: no bound but the card's) and
     /// `stop` are about the answer alone; in a plain completion about all of it.
@@ -20,6 +24,8 @@ pub struct AskRequest {
     pub options: AskOptions,
     /// Names the episode in logs, and its keys and values in the engine.
     pub id: String,
+    /// The episode's place in a trace; those of its turns and windows follow from it.
+    pub trace: Option<TraceContext>,
 }
 
 /// One turn of the caller's conversation.
@@ -40,6 +46,10 @@ pub enum AskPart {
     Image(Frame),
     /// A video.
     Video(VideoPart),
+    /// A call of the caller's own tool that the model made in an earlier answer.
+    ToolCall(ToolCall),
+    /// What a tool of the caller's gave.
+    ToolResult(String),
 }
 
 /// A video and how the caller wants it sampled.
@@ -80,6 +90,37 @@ pub struct AskOptions {
     pub max_calls: Option<u32>,
     /// Whether windows may, may not, or must be watched.
     pub tools: ToolUse,
+    /// Functions of the caller's own, which the model may call; the caller runs them.
+    pub client_tools: Vec<ClientTool>,
+    /// At most one call of these in an answer.
+    pub single_call: bool,
+    /// What the answer must be.
+    pub form: AnswerForm,
+    /// Plain completions alone: all of the model's text is the answer, thinking and tags too.
+    pub raw: bool,
+}
+
+/// A function of the caller's own.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClientTool {
+    /// Its name: letters, digits, `_` and `-`.
+    pub name: String,
+    /// What it does.
+    pub description: Option<String>,
+    /// JSON schema of its arguments.
+    pub parameters: Map<String, Value>,
+}
+
+/// What the answer must be.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum AnswerForm {
+    /// Text, or a call of a tool of the caller's if the model wants one.
+    #[default]
+    Free,
+    /// A text of this grammar.
+    Fits(Grammar),
+    /// A call of one of [`AskOptions::client_tools`]; `Some`: of the one at this place.
+    Call(Option<usize>),
 }
 
 /// `tool_choice`, for our own tool.

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use super::agent::{Agent, Clock, Emitter};
 use super::episode::Watched;
-use super::event::{AgentEvent, WindowRecord};
+use super::event::{AgentEvent, StageTiming, WindowRecord};
 use super::generation::Generation;
 use super::{AgentError, prompt};
 use crate::engine::{
     Batching, EngineError, FinishReason, GenerateRequest, Sampling, Seat, SessionKey, Speaker, TokenEvent,
 };
 use crate::media::{MediaError, Video};
-use crate::types::TimeSpan;
+use crate::types::{TimeSpan, TraceContext};
 
 /// Everything a window needs to be watched.
 #[derive(Debug)]
@@ -25,6 +25,7 @@ pub(super) struct Watch {
     pub(super) sampling: Sampling,
     pub(super) session: SessionKey,
     pub(super) seat: Seat,
+    pub(super) trace: Option<TraceContext>,
 }
 
 impl Watch {
@@ -34,10 +35,14 @@ impl Watch {
         let watched = match tokio::time::timeout(Duration::from_secs(deadline), self.watch(&mut record)).await {
             Ok(Ok(summary)) => Watched::Summary(summary),
             Ok(Err(error)) => {
-                tracing::warn!(window.id = record.id, %error, "window failed");
+                log(&record, "failed", &error);
                 Watched::Failed(told(&error))
             }
-            Err(_) => Watched::Late(format!("not watched within {deadline} s")),
+            Err(_) => {
+                let reason = format!("not watched within {deadline} s");
+                log(&record, "late", &reason);
+                Watched::Late(reason)
+            }
         };
         (record, watched)
     }
@@ -52,7 +57,8 @@ impl Watch {
         record.timing.decode_ms = at_ms - before;
         record.frame_times = clip.times();
         record.partial = clip.partial;
-        self.emit.send(AgentEvent::WindowFrames { id: record.id, frame_times: clip.times(), at_ms });
+        let frames = clip.frames.clone();
+        self.emit.send(AgentEvent::WindowFrames { id: record.id, frame_times: clip.times(), frames, at_ms });
 
         let request = GenerateRequest {
             turns: prompt::sub_agent(card, self.window, &clip, &self.question),
@@ -62,6 +68,7 @@ impl Watch {
             speaker: Speaker::Sub,
             seat: Some(self.seat),
             deadline: None,
+            trace: self.trace,
         };
         let mut generation = Generation::start(self.agent.engine().as_ref(), request, self.clock).await?;
         let mut summary = String::new();
@@ -86,6 +93,23 @@ impl Watch {
         }
         Ok(summary.trim_start().to_owned())
     }
+}
+
+/// One line for a window that came to nothing: how far it was, and why it went no further.
+fn log(record: &WindowRecord, outcome: &'static str, error: &dyn std::fmt::Display) {
+    let StageTiming { decode_ms, queue_ms, prefill_ms, generate_ms } = record.timing;
+    tracing::warn!(
+        window.id = record.id,
+        outcome,
+        %error,
+        decode_ms,
+        queue_ms,
+        prefill_ms,
+        generate_ms,
+        prompt_tokens = record.usage.prompt_tokens,
+        completion_tokens = record.usage.completion_tokens,
+        "window"
+    );
 }
 
 /// A failure in words for the main agent: what it can act on, and nothing of ours.

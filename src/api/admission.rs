@@ -1,96 +1,94 @@
 //! Who may run, and whose body may be held. A permit is a value held for the life of an episode; whoever gives up waiting
 //! is skipped.
+//!
+//! The rules are in [`scheduler`], which is plain and synchronous; here is a lock around it, and a channel for each who waits.
 
-use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+mod bodies;
+mod cost;
+mod pace;
+mod rate;
+mod scheduler;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
+use tokio::sync::{Notify, oneshot};
+
+pub(super) use bodies::{Reading, Weight};
+pub(super) use cost::Cost;
+pub(super) use scheduler::{Reason, Refusal};
+
+use super::caller::Caller;
 use super::error::ApiError;
 use crate::config::ServerConfig;
 use crate::shutdown::Shutdown;
+use bodies::Bodies;
+use scheduler::{Bounds, Scheduler, Sum, Ticket};
 
-/// Bodies are weighed in units of so many bytes: `acquire_many` counts in u32.
-const UNIT: usize = 64 << 10;
-
-/// Places for running episodes, and for those that wait, first come first served.
+/// Places for running episodes, and for those that wait.
 #[derive(Debug)]
 pub(super) struct Admission {
-    max_running: usize,
-    max_queued: usize,
-    /// tokio's semaphore is fair, and a dropped waiter leaves its queue.
-    running: Arc<Semaphore>,
-    queue: Semaphore,
-    /// Bodies may be large: no more are read at once than could be admitted.
-    bodies: Arc<Semaphore>,
-    /// Units of all bodies together.
-    units: Arc<Semaphore>,
+    house: Arc<House>,
+    bodies: Bodies,
     shutdown: Shutdown,
+}
+
+#[derive(Debug)]
+struct House {
+    door: Mutex<Door>,
+    /// Told when nothing runs any more.
+    idle: Notify,
+}
+
+#[derive(Debug)]
+struct Door {
+    scheduler: Scheduler,
+    /// How those who wait are told.
+    waiting: HashMap<Ticket, oneshot::Sender<()>>,
+}
+
+impl House {
+    /// Never held across an await. What a panic under it might leave behind is whole: every call finishes its sums.
+    fn door(&self) -> MutexGuard<'_, Door> {
+        self.door.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A request that was taken on, whether it waits or runs. Dropped, it is over.
+#[derive(Debug)]
+struct Place {
+    house: Arc<House>,
+    ticket: Ticket,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let (told, idle) = {
+            let mut door = self.house.door();
+            door.waiting.remove(&self.ticket);
+            let started = door.scheduler.leave(self.ticket, Instant::now());
+            let told: Vec<_> = started.iter().filter_map(|ticket| door.waiting.remove(ticket)).collect();
+            (told, door.scheduler.running().count == 0)
+        };
+        for start in told {
+            // Who has gone meanwhile drops its own place.
+            let _ = start.send(());
+        }
+        if idle {
+            self.house.idle.notify_waiters();
+        }
+    }
 }
 
 /// The right to run one episode.
 #[derive(Debug)]
 pub(super) struct Permit {
-    _place: OwnedSemaphorePermit,
+    _place: Place,
     /// Milliseconds waited for it.
     pub(super) waited_ms: f64,
     /// The request's body: its `data:` URLs stay in memory until the episode is over.
-    _body: Option<Weight>,
-}
-
-impl Permit {
-    /// Keeps the body's weight as long as the place.
-    pub(super) fn holding(self, body: Weight) -> Self {
-        Self { _body: Some(body), ..self }
-    }
-}
-
-/// The right to read one body and to work through it. Dropped, or turned into what goes on being held.
-#[derive(Debug)]
-pub(super) struct Reading {
-    _turn: OwnedSemaphorePermit,
-    weight: Weight,
-}
-
-impl Reading {
-    /// So many bytes more have arrived.
-    ///
-    /// # Errors
-    /// [`ApiError::BodiesFull`] when all bodies together are over the limit.
-    pub(super) fn grow(&mut self, bytes: usize) -> Result<(), ApiError> {
-        self.weight.grow(bytes)
-    }
-
-    /// The body is read: another may be, but it still weighs what it weighs.
-    pub(super) fn done(self) -> Weight {
-        self.weight
-    }
-}
-
-/// What a body takes of the room for all bodies. Given back when dropped.
-#[derive(Debug)]
-pub(super) struct Weight {
-    units: Arc<Semaphore>,
-    held: Option<OwnedSemaphorePermit>,
-    bytes: usize,
-}
-
-impl Weight {
-    fn grow(&mut self, bytes: usize) -> Result<(), ApiError> {
-        self.bytes = self.bytes.saturating_add(bytes);
-        let held = self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-        let missing =
-            u32::try_from(self.bytes.div_ceil(UNIT).saturating_sub(held)).map_err(|_| ApiError::BodiesFull)?;
-        if missing == 0 {
-            return Ok(());
-        }
-        let more = Arc::clone(&self.units).try_acquire_many_owned(missing).map_err(|_| ApiError::BodiesFull)?;
-        match &mut self.held {
-            Some(held) => held.merge(more),
-            held => *held = Some(more),
-        }
-        Ok(())
-    }
+    _body: Weight,
 }
 
 /// Milliseconds an episode waited for its place, once it has one. Clones share it: an answer may begin before.
@@ -111,77 +109,89 @@ impl Waited {
 
 impl Admission {
     pub(super) fn new(config: &ServerConfig, shutdown: Shutdown) -> Self {
-        // `acquire_many` counts in u32.
-        let most = Semaphore::MAX_PERMITS.min(u32::MAX as usize) / 2;
-        let (max_running, max_queued) = (config.max_running.min(most), config.max_queued.min(most));
+        let max_wait = (config.max_wait_s > 0).then(|| Duration::from_secs(config.max_wait_s));
+        let bounds = Bounds { places: config.max_running as u64, max_queued: config.max_queued, max_wait };
+        let door = Door { scheduler: Scheduler::new(bounds), waiting: HashMap::new() };
         Self {
-            max_running,
-            max_queued,
-            running: Arc::new(Semaphore::new(max_running)),
-            queue: Semaphore::new(max_queued),
-            bodies: Arc::new(Semaphore::new(max_running + max_queued)),
-            units: Arc::new(Semaphore::new(config.max_bodies_bytes.div_ceil(UNIT).min(most))),
+            house: Arc::new(House { door: Mutex::new(door), idle: Notify::new() }),
+            bodies: Bodies::new(config.max_running.saturating_add(config.max_queued), config.max_bodies_bytes),
             shutdown,
         }
     }
 
-    /// The right to read one body, `told` bytes long as its sender says.
-    ///
-    /// Only what has arrived takes room: else a sender of promises could shut out all others.
+    /// The right to read one body of this caller, `told` bytes long as its sender says. Counts towards what the caller may ask
+    /// a minute.
     ///
     /// # Errors
-    /// [`ApiError::QueueFull`] when the queue is full already, [`ApiError::BodiesFull`] when there is no room now, so that
-    /// nobody sends 200 MB for a 429.
-    pub(super) fn read_body(&self, told: Option<u64>) -> Result<Reading, ApiError> {
-        let full = self.running.available_permits() == 0 && self.queue.available_permits() == 0;
-        if full {
-            return Err(ApiError::QueueFull);
-        }
-        let needed = told.unwrap_or_default().max(1).div_ceil(UNIT as u64);
-        if needed > self.units.available_permits() as u64 {
-            return Err(ApiError::BodiesFull);
-        }
-        let turn = Arc::clone(&self.bodies).try_acquire_owned().map_err(|_| ApiError::QueueFull)?;
-        Ok(Reading { _turn: turn, weight: Weight { units: Arc::clone(&self.units), held: None, bytes: 0 } })
+    /// [`Refusal`] when not even the cheapest request could be taken on, so that nobody sends 200 MB for a 429.
+    pub(super) fn read_body(&self, caller: &Caller, told: Option<u64>) -> Result<Reading, Refusal> {
+        let mut door = self.house.door();
+        door.scheduler.may_ask(caller)?;
+        let reading = self.bodies.read(caller, told)?;
+        // Last, so that only what is read counts.
+        door.scheduler.count(caller, Instant::now())?;
+        Ok(reading)
     }
 
-    /// Waits for a place.
+    /// Waits for a place for a request of this cost, whose body this is.
     ///
     /// # Errors
-    /// [`ApiError::QueueFull`] at once when too many wait, [`ApiError::Draining`] when the server begins to stop.
-    pub(super) async fn enter(&self) -> Result<Permit, ApiError> {
+    /// [`ApiError::Refused`] at once when it may not even wait, [`ApiError::Draining`] when the server begins to stop.
+    pub(super) async fn enter(&self, body: Weight, cost: Cost) -> Result<Permit, ApiError> {
         if self.shutdown.is_draining() {
             return Err(ApiError::Draining);
         }
-        if let Ok(place) = Arc::clone(&self.running).try_acquire_owned() {
-            return Ok(Permit { _place: place, waited_ms: 0.0, _body: None });
-        }
-        let _ticket = self.queue.try_acquire().map_err(|_| ApiError::QueueFull)?;
         let began = Instant::now();
+        let (place, turn) = self.ask(body.caller(), cost, began)?;
+        let Some(turn) = turn else { return Ok(Permit { _place: place, waited_ms: 0.0, _body: body }) };
         tokio::select! {
             () = self.shutdown.draining() => Err(ApiError::Draining),
-            place = Arc::clone(&self.running).acquire_owned() => {
-                // The semaphore is never closed.
-                let place = place.map_err(|_| ApiError::Draining)?;
-                Ok(Permit { _place: place, waited_ms: began.elapsed().as_secs_f64() * 1e3, _body: None })
+            told = turn => {
+                // The sender lives until it sends.
+                told.map_err(|_| ApiError::Internal)?;
+                Ok(Permit { _place: place, waited_ms: began.elapsed().as_secs_f64() * 1e3, _body: body })
             },
         }
     }
 
+    /// A place, and a channel that tells when it may be used, if that is not now.
+    fn ask(
+        &self,
+        caller: &Caller,
+        cost: Cost,
+        now: Instant,
+    ) -> Result<(Place, Option<oneshot::Receiver<()>>), Refusal> {
+        let mut door = self.house.door();
+        let (ticket, runs) = door.scheduler.enter(caller, cost, now)?;
+        let place = Place { house: Arc::clone(&self.house), ticket };
+        if runs {
+            return Ok((place, None));
+        }
+        let (start, turn) = oneshot::channel();
+        door.waiting.insert(ticket, start);
+        Ok((place, Some(turn)))
+    }
+
     /// Returns when nothing runs. Meant for draining, when nothing new comes in.
     pub(super) async fn idle(&self) {
-        let all = u32::try_from(self.max_running).unwrap_or(u32::MAX);
-        drop(self.running.acquire_many(all).await);
+        loop {
+            // Listens before it looks.
+            let told = self.house.idle.notified();
+            if self.running().count == 0 {
+                return;
+            }
+            told.await;
+        }
     }
 
     /// Episodes at work.
-    pub(super) fn running(&self) -> usize {
-        self.max_running - self.running.available_permits()
+    pub(super) fn running(&self) -> Sum {
+        self.house.door().scheduler.running()
     }
 
     /// Episodes waiting.
-    pub(super) fn queued(&self) -> usize {
-        self.max_queued - self.queue.available_permits()
+    pub(super) fn queued(&self) -> Sum {
+        self.house.door().scheduler.queued()
     }
 }
 
@@ -192,55 +202,70 @@ mod tests {
     use futures::FutureExt as _;
     use futures::poll;
 
+    use super::bodies::UNIT;
     use super::*;
 
     fn admission(max_running: usize, max_queued: usize) -> Admission {
         Admission::new(&ServerConfig { max_running, max_queued, ..ServerConfig::default() }, Shutdown::new())
     }
 
+    /// A whole place for nobody in particular, whose body is read already.
+    fn enter(admission: &Admission) -> impl Future<Output = Result<Permit, ApiError>> {
+        let idle = Admission::new(&ServerConfig::default(), Shutdown::new());
+        let body = idle.read_body(&Caller::default(), None).expect("room").done();
+        admission.enter(body, Cost::PLACE)
+    }
+
+    fn refused<T>(result: &Result<T, Refusal>) -> Option<Reason> {
+        result.as_ref().err().map(|refusal| refusal.reason)
+    }
+
     #[tokio::test]
     async fn over_the_queue_is_refused_at_once() {
-        let admission = admission(1, 1);
-        let running = admission.enter().await.expect("a place");
-        let mut waiting = Box::pin(admission.enter());
+        let (admission, nobody) = (admission(1, 1), Caller::default());
+        let running = enter(&admission).await.expect("a place");
+        let mut waiting = Box::pin(enter(&admission));
         assert!(poll!(&mut waiting).is_pending());
-        assert_eq!((admission.running(), admission.queued()), (1, 1));
-        assert!(matches!(admission.enter().now_or_never(), Some(Err(ApiError::QueueFull))));
-        assert!(matches!(admission.read_body(None), Err(ApiError::QueueFull)));
+        assert_eq!((admission.running().count, admission.queued().count), (1, 1));
+        let refusal = enter(&admission).now_or_never().expect("at once").expect_err("refused");
+        assert!(matches!(refusal, ApiError::Refused(Refusal { reason: Reason::Queue, .. })), "{refusal:?}");
+        assert_eq!(refused(&admission.read_body(&nobody, None)), Some(Reason::Queue));
         drop(running);
         waiting.await.expect("its turn");
-        assert_eq!((admission.running(), admission.queued()), (0, 0));
+        assert_eq!((admission.running(), admission.queued()), (Sum::default(), Sum::default()));
+        assert!(admission.house.door().waiting.is_empty());
     }
 
     #[tokio::test]
     async fn bodies_are_bounded_together_as_long_as_they_are_held() {
         let config = ServerConfig { max_bodies_bytes: 3 * UNIT, ..ServerConfig::default() };
-        let admission = Admission::new(&config, Shutdown::new());
-        let full = |result: Result<_, ApiError>| matches!(result, Err(ApiError::BodiesFull));
-        assert!(full(admission.read_body(Some(3 * UNIT as u64 + 1)).map(drop)));
-        let mut first = admission.read_body(Some(3 * UNIT as u64)).expect("room");
+        let (admission, nobody) = (Admission::new(&config, Shutdown::new()), Caller::default());
+        let full = |result: Result<(), Refusal>| refused(&result) == Some(Reason::Bodies);
+        let read = |bytes: usize| admission.read_body(&nobody, Some(bytes as u64));
+        assert!(full(read(3 * UNIT + 1).map(drop)));
+        let mut first = read(3 * UNIT).expect("room");
         // A promise takes no room.
-        let mut second = admission.read_body(Some(3 * UNIT as u64)).expect("room");
+        let mut second = read(3 * UNIT).expect("room");
         first.grow(UNIT).expect("room");
         first.grow(1).expect("room");
         first.grow(UNIT - 1).expect("within the unit it has");
         second.grow(1).expect("room");
         assert!(full(first.grow(1)));
-        assert!(full(admission.read_body(None).map(drop)));
+        assert!(full(admission.read_body(&nobody, None).map(drop)));
         // Given back only with the place it is held with.
-        let permit = admission.enter().await.expect("a place").holding(second.done());
+        let permit = admission.enter(second.done(), Cost::PLACE).await.expect("a place");
         drop(first);
-        assert!(full(admission.read_body(Some(3 * UNIT as u64)).map(drop)));
+        assert!(full(read(3 * UNIT).map(drop)));
         drop(permit);
-        admission.read_body(Some(3 * UNIT as u64)).expect("room");
+        read(3 * UNIT).expect("room");
     }
 
     #[tokio::test]
     async fn first_come_first_served_and_who_gave_up_is_skipped() {
         let admission = admission(1, 3);
-        let running = admission.enter().await.expect("a place");
+        let running = enter(&admission).await.expect("a place");
         let (mut first, mut second, mut third) =
-            (Box::pin(admission.enter()), Box::pin(admission.enter()), Box::pin(admission.enter()));
+            (Box::pin(enter(&admission)), Box::pin(enter(&admission)), Box::pin(enter(&admission)));
         assert!(poll!(&mut first).is_pending() && poll!(&mut second).is_pending() && poll!(&mut third).is_pending());
         drop(first);
         drop(running);
@@ -252,14 +277,27 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn who_goes_after_it_was_told_and_before_it_noticed_passes_its_place_on() {
+        let admission = admission(1, 2);
+        let running = enter(&admission).await.expect("a place");
+        let (mut first, mut second) = (Box::pin(enter(&admission)), Box::pin(enter(&admission)));
+        assert!(poll!(&mut first).is_pending() && poll!(&mut second).is_pending());
+        drop(running);
+        assert_eq!(admission.running().count, 1, "the first has it by now");
+        drop(first);
+        second.await.expect("its turn");
+        assert_eq!(admission.running().count, 0);
+    }
+
+    #[tokio::test]
     async fn draining_refuses_who_waits_and_who_comes() {
         let admission = admission(1, 1);
-        let running = admission.enter().await.expect("a place");
-        let mut waiting = Box::pin(admission.enter());
+        let running = enter(&admission).await.expect("a place");
+        let mut waiting = Box::pin(enter(&admission));
         assert!(poll!(&mut waiting).is_pending());
         admission.shutdown.drain();
         assert!(matches!(waiting.await, Err(ApiError::Draining)));
-        assert!(matches!(admission.enter().await, Err(ApiError::Draining)));
+        assert!(matches!(enter(&admission).await, Err(ApiError::Draining)));
         let mut idle = Box::pin(admission.idle());
         assert!(poll!(&mut idle).is_pending());
         drop(running);

@@ -1,16 +1,22 @@
 //! From the wire's request to the agent's. What can be refused without work is refused here, before a place is taken.
 
+mod cost;
+mod files;
+mod tools;
+
 use futures::{StreamExt as _, TryStreamExt as _};
 
 use super::error::ApiError;
-use crate::agent::{AskOptions, AskPart, AskRequest, AskTurn, ToolUse, VideoPart};
+use crate::agent::{AskOptions, AskPart, AskRequest, AskTurn, ToolCall, VideoPart};
 use crate::card::{ModelCard, PixelBudget};
 use crate::engine::{Sampling, Supported};
 use crate::media::{Media, MediaError, SourceRequest};
 use crate::protocol::Invalid;
-use crate::protocol::chat::{ChatCompletionRequest, SamplingFields, ToolChoice, VideoSampling};
-use crate::protocol::content::{Content, ContentPart, Message, MessageRole, VideoUrlPart};
-use crate::types::Role;
+use crate::protocol::chat::{ChatCompletionRequest, SamplingFields, VideoSampling};
+use crate::protocol::content::{Content, ContentPart, MAX_VIDEOS, Message, MessageRole};
+use crate::types::{MediaTime, Role};
+pub(super) use files::Files;
+use files::Found;
 
 /// Name of the served model for callers who don't care which it is.
 const ANY_MODEL: &str = "paravt";
@@ -21,6 +27,8 @@ const IMAGES_AT_ONCE: usize = 4;
 /// What the answer should look like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct AnswerShape {
+    /// How many answers.
+    pub(super) choices: usize,
     /// Server-sent events.
     pub(super) stream: bool,
     /// One more chunk with the usage.
@@ -29,6 +37,24 @@ pub(super) struct AnswerShape {
     pub(super) events: bool,
     /// The whole story at the end.
     pub(super) trace: bool,
+    /// Small pictures of frames in the chunks that tell of them.
+    pub(super) thumbnails: bool,
+    /// Log-probabilities of the answer's tokens.
+    pub(super) logprobs: bool,
+}
+
+impl Default for AnswerShape {
+    fn default() -> Self {
+        Self {
+            choices: 1,
+            stream: false,
+            include_usage: false,
+            events: false,
+            trace: false,
+            thumbnails: false,
+            logprobs: false,
+        }
+    }
 }
 
 /// A request that was found valid. Its pictures are not fetched yet.
@@ -48,6 +74,8 @@ pub(super) struct Plan {
 pub(super) struct VideoPath {
     /// Path of its part.
     part: String,
+    /// The part's field that names it.
+    field: &'static str,
     /// Whether the part says where to start.
     starts: bool,
 }
@@ -56,7 +84,7 @@ impl VideoPath {
     /// Path of the field that an error of the video's is about.
     pub(super) fn param(&self, error: &MediaError) -> String {
         // A stretch without a frame begins too late: that it ends before it begins is refused before any work.
-        let field = if self.starts && matches!(error, MediaError::NoFrames(_)) { "start" } else { "video_url.url" };
+        let field = if self.starts && matches!(error, MediaError::NoFrames(_)) { "start" } else { self.field };
         format!("{}.{field}", self.part)
     }
 }
@@ -85,19 +113,32 @@ enum PlanPart {
 }
 
 impl Plan {
-    /// Checks a request against the model card and what the engine can honour.
+    /// Checks a request, whose files were looked up, against the model card and what the engine can honour.
     ///
     /// # Errors
     /// [`ApiError::ModelNotFound`], or [`ApiError::Invalid`] for the first field that doesn't fit.
     pub(super) fn new(
         request: ChatCompletionRequest,
+        files: &Files,
         card: &ModelCard,
         supported: Supported,
     ) -> Result<Self, ApiError> {
         if !request.model.is_empty() {
             check_model(&request.model, card)?;
         }
-        let sampling = sampling(request.sampling, supported)?;
+        let mut sampling = sampling(request.sampling, supported)?;
+        if request.logprobs {
+            sampling.logprobs = Some(request.top_logprobs.unwrap_or_default());
+        }
+        if request.logprobs && !supported.logprobs {
+            return Err(not_honoured("logprobs").into());
+        }
+        // Whoever draws tokens can have the same again: the answer says with which seed.
+        let drawn = sampling.temperature.or(card.sampling.temperature).is_none_or(|temperature| temperature > 0.0);
+        if drawn && supported.seed {
+            // Not above 53 bits: it must survive the numbers of JavaScript.
+            sampling.seed = sampling.seed.or_else(|| Some(uuid::Uuid::new_v4().as_u64_pair().0 >> 11));
+        }
         let frames = RequestFrames {
             processor: request.mm_processor_kwargs.unwrap_or_default(),
             reader: request.media_io_kwargs.and_then(|io| io.video).unwrap_or_default(),
@@ -106,12 +147,17 @@ impl Plan {
         let mut messages = request.messages;
         let continued = request.continue_final_message;
         let prefix = if continued { messages.pop().map(said).unwrap_or_default() } else { String::new() };
+        let last_path = messages.last().map(|last| last.path.clone()).unwrap_or_default();
         let mut videos = Vec::new();
         let turns: Vec<PlanTurn> = messages
             .into_iter()
-            .enumerate()
-            .map(|(place, message)| turn(place, message, frames, &mut videos))
-            .collect();
+            .map(|message| turn(message, files, frames, &mut videos))
+            .collect::<Result<Vec<_>, _>>()?
+            .into_iter()
+            .fold(Vec::new(), together);
+        if videos.len() > MAX_VIDEOS {
+            return Err(Invalid::new("messages", format!("must hold at most {MAX_VIDEOS} videos")).into());
+        }
 
         let has_video = !videos.is_empty();
         let options = request.paravt;
@@ -122,20 +168,33 @@ impl Plan {
         if agent && continued {
             return Err(Invalid::new("paravt.agent", "must not be true with continue_final_message").into());
         }
+        for (param, asked, problem) in [
+            ("paravt.raw", options.raw && agent, "must not be true with the agent: paravt.agent false"),
+            ("paravt.raw", options.raw && !request.tools.is_empty(), "must not be true with tools"),
+            ("paravt.thumbnails", options.thumbnails && !options.events, "needs paravt.events"),
+            ("paravt.trace", options.trace && request.n > 1, "must not be true with n above 1"),
+            ("n", request.n > 1 && continued, "must be 1 with continue_final_message"),
+        ] {
+            if asked {
+                return Err(Invalid::new(param, problem).into());
+            }
+        }
         if turns.last().is_none_or(|turn| !turn.asks(agent)) {
-            let param = format!("messages[{}].content", turns.len().saturating_sub(1));
+            let param = format!("{last_path}.content");
             return Err(Invalid::new(param, "must hold a question: some text").into());
         }
-        if request.tool_choice == Some(ToolChoice::Required) && !agent {
-            let problem = "must not be \"required\" without a video, or with paravt.agent false";
-            return Err(Invalid::new("tool_choice", problem).into());
-        }
+        let asked =
+            tools::Asked { tools: request.tools, choice: request.tool_choice, format: request.response_format, agent };
+        let answering = asked.read(supported)?;
         Ok(Self {
             shape: AnswerShape {
+                choices: request.n as usize,
                 stream: request.stream,
                 include_usage: request.stream_options.unwrap_or_default().include_usage,
                 events: options.events,
                 trace: options.trace,
+                thumbnails: options.thumbnails,
+                logprobs: request.logprobs,
             },
             only_video: if videos.len() == 1 { videos.pop() } else { None },
             turns,
@@ -146,13 +205,18 @@ impl Plan {
                 dispatch: options.dispatch,
                 max_turns: options.max_turns,
                 max_calls: options.max_calls,
-                tools: match request.tool_choice {
-                    Some(ToolChoice::None) => ToolUse::None,
-                    Some(ToolChoice::Required) => ToolUse::Required,
-                    Some(ToolChoice::Auto) | None => ToolUse::Auto,
-                },
+                tools: answering.tools,
+                client_tools: answering.client_tools,
+                form: answering.form,
+                raw: options.raw,
+                single_call: request.parallel_tool_calls == Some(false),
             },
         })
+    }
+
+    /// Whether [`Plan::load`] has anything to do.
+    pub(super) fn has_pictures(&self) -> bool {
+        self.turns.iter().flat_map(|turn| &turn.parts).any(|part| matches!(part, PlanPart::Image { .. }))
     }
 
     /// Fetches and decodes the pictures.
@@ -177,7 +241,7 @@ impl Plan {
                 .await?;
             turns.push(AskTurn { role, parts });
         }
-        Ok(AskRequest { turns, sampling: self.sampling, prefix: self.prefix, options: self.options, id })
+        Ok(AskRequest { turns, sampling: self.sampling, prefix: self.prefix, options: self.options, id, trace: None })
     }
 }
 
@@ -186,6 +250,7 @@ impl PlanTurn {
     fn asks(&self, agent: bool) -> bool {
         self.parts.iter().any(|part| match part {
             PlanPart::Ready(AskPart::Text(text)) => !text.trim().is_empty(),
+            PlanPart::Ready(AskPart::ToolResult(_)) => true,
             PlanPart::Ready(_) | PlanPart::Image { .. } => !agent,
         })
     }
@@ -203,11 +268,7 @@ fn sampling(fields: SamplingFields, supported: Supported) -> Result<Sampling, In
         ("ignore_eos", fields.ignore_eos, supported.ignore_eos),
     ] {
         if asked && !honoured {
-            return Err(Invalid {
-                param: param.to_owned(),
-                problem: "is not supported by this server's engine".to_owned(),
-                code: "unsupported_parameter",
-            });
+            return Err(not_honoured(param));
         }
     }
     Ok(Sampling {
@@ -228,6 +289,25 @@ fn sampling(fields: SamplingFields, supported: Supported) -> Result<Sampling, In
     })
 }
 
+/// A field that the engine can't honour: refused, since to ignore it would change the answer.
+fn not_honoured(param: &str) -> Invalid {
+    Invalid {
+        param: param.to_owned(),
+        problem: "is not supported by this server's engine".to_owned(),
+        code: "unsupported_parameter",
+    }
+}
+
+/// Results of several tools are one turn: they answer one burst of calls.
+fn together(mut turns: Vec<PlanTurn>, turn: PlanTurn) -> Vec<PlanTurn> {
+    let results = |turn: &PlanTurn| matches!(turn.parts.first(), Some(PlanPart::Ready(AskPart::ToolResult(_))));
+    match turns.last_mut().filter(|last| results(last) && results(&turn)) {
+        Some(last) => last.parts.extend(turn.parts),
+        None => turns.push(turn),
+    }
+    turns
+}
+
 /// Frames as the request's vLLM fields ask for them.
 #[derive(Clone, Copy)]
 struct RequestFrames {
@@ -237,37 +317,70 @@ struct RequestFrames {
     most: u32,
 }
 
-fn turn(place: usize, message: Message, frames: RequestFrames, videos: &mut Vec<VideoPath>) -> PlanTurn {
+fn turn(
+    message: Message,
+    files: &Files,
+    frames: RequestFrames,
+    videos: &mut Vec<VideoPath>,
+) -> Result<PlanTurn, ApiError> {
     let role = match message.role {
         MessageRole::System | MessageRole::Developer => Role::System,
         MessageRole::User => Role::User,
         MessageRole::Assistant => Role::Assistant,
+        MessageRole::Tool => {
+            let result = PlanPart::Ready(AskPart::ToolResult(said(message)));
+            return Ok(PlanTurn { role: Role::User, parts: vec![result] });
+        }
     };
-    let parts = match message.content {
+    let calls = message.tool_calls.into_iter().map(|call| {
+        let (name, arguments) = (call.function.name, call.function.arguments);
+        PlanPart::Ready(AskPart::ToolCall(ToolCall { name, arguments }))
+    });
+    let parts: Vec<PlanPart> = match message.content {
         Content::Text(text) => vec![PlanPart::Ready(AskPart::Text(text))],
         Content::Parts(parts) => parts
             .into_iter()
             .enumerate()
             .map(|(part_place, part)| {
-                let path = format!("messages[{place}].content[{part_place}]");
-                match part {
-                    ContentPart::Text(part) => PlanPart::Ready(AskPart::Text(part.text)),
-                    ContentPart::ImageUrl(part) => {
-                        let param = format!("{path}.image_url.url");
-                        PlanPart::Image { source: SourceRequest::Url(part.image_url.url), param }
-                    }
-                    ContentPart::VideoUrl(part) => {
-                        videos.push(VideoPath { part: path, starts: part.start.is_some() });
-                        PlanPart::Ready(AskPart::Video(video(part, frames)))
-                    }
-                }
+                let path = format!("{}.content[{part_place}]", message.path);
+                self::part(path, part, files, frames, videos)
             })
-            .collect(),
+            .collect::<Result<_, _>>()?,
     };
-    PlanTurn { role, parts }
+    Ok(PlanTurn { role, parts: parts.into_iter().chain(calls).collect() })
 }
 
-/// What an assistant's message says. Its parts are text alone.
+fn part(
+    path: String,
+    part: ContentPart,
+    files: &Files,
+    frames: RequestFrames,
+    videos: &mut Vec<VideoPath>,
+) -> Result<PlanPart, ApiError> {
+    let (Found { source, is_picture, field }, own) = match part {
+        ContentPart::Text(part) => return Ok(PlanPart::Ready(AskPart::Text(part.text))),
+        ContentPart::ImageUrl(part) => {
+            let source = SourceRequest::Url(part.image_url.url);
+            (Found { source, is_picture: true, field: part.url_field }, OwnFrames::default())
+        }
+        ContentPart::VideoUrl(part) => {
+            let own = OwnFrames { start: part.start, end: part.end, fps: part.fps, max_frames: part.max_frames };
+            let source = SourceRequest::Url(part.video_url.url);
+            (Found { source, is_picture: false, field: part.url_field }, own)
+        }
+        ContentPart::File(part) => {
+            let own = OwnFrames { start: part.start, end: part.end, fps: part.fps, max_frames: part.max_frames };
+            (files.find(part.file).ok_or(ApiError::Internal)?, own)
+        }
+    };
+    if is_picture {
+        return Ok(PlanPart::Image { source, param: format!("{path}.{field}") });
+    }
+    videos.push(VideoPath { part: path, field, starts: own.start.is_some() });
+    Ok(PlanPart::Ready(AskPart::Video(video(source, own, frames))))
+}
+
+/// What a message says whose parts are text alone.
 fn said(message: Message) -> String {
     match message.content {
         Content::Text(text) => text,
@@ -278,11 +391,19 @@ fn said(message: Message) -> String {
     }
 }
 
+/// Frames as a part asks for them.
+#[derive(Clone, Copy, Default)]
+struct OwnFrames {
+    start: Option<MediaTime>,
+    end: Option<MediaTime>,
+    fps: Option<f64>,
+    max_frames: Option<u32>,
+}
+
 /// The part's own fields win over `mm_processor_kwargs`, and those over `media_io_kwargs`: the nearest to the video first.
-fn video(part: VideoUrlPart, RequestFrames { processor, reader, most }: RequestFrames) -> VideoPart {
-    let own = part.fps.is_some() || part.max_frames.is_some();
-    let (fps, frames) = if own {
-        (part.fps, None)
+fn video(source: SourceRequest, own: OwnFrames, RequestFrames { processor, reader, most }: RequestFrames) -> VideoPart {
+    let (fps, frames) = if own.fps.is_some() || own.max_frames.is_some() {
+        (own.fps, None)
     } else if processor != VideoSampling::default() {
         (processor.fps, processor.num_frames)
     } else {
@@ -291,11 +412,11 @@ fn video(part: VideoUrlPart, RequestFrames { processor, reader, most }: RequestF
     // vLLM's reader takes a rate and a number together: the number is then the most there may be.
     let (frames, limit) = if fps.is_some() { (None, frames) } else { (frames, None) };
     VideoPart {
-        source: SourceRequest::Url(part.video_url.url),
-        start: part.start,
-        end: part.end,
+        source,
+        start: own.start,
+        end: own.end,
         fps,
-        max_frames: part.max_frames.or(limit),
+        max_frames: own.max_frames.or(limit),
         frames: frames.map(|frames| frames.min(most)),
     }
 }

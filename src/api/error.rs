@@ -3,14 +3,15 @@
 //! Messages help the caller; causes that may hold paths, addresses or an upstream's words go to the log instead.
 
 use axum::Json;
-use axum::http::header::RETRY_AFTER;
+use axum::http::header::{CONTENT_RANGE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
+use super::admission::{Reason, Refusal};
 use super::convert::VideoPath;
 use crate::agent::AgentError;
 use crate::engine::EngineError;
-use crate::media::MediaError;
+use crate::media::{MediaError, UploadError};
 use crate::protocol::Invalid;
 use crate::protocol::error::{ErrorDetail, ErrorResponse};
 
@@ -29,6 +30,21 @@ pub(crate) enum ApiError {
     /// Not `application/json`.
     #[error("the Content-Type must be application/json")]
     MediaType,
+    /// Not `multipart/form-data`.
+    #[error("the Content-Type must be multipart/form-data, with a boundary")]
+    NoForm,
+    /// The body is no form, or a form that is not taken.
+    #[error("the multipart body {0}")]
+    BadForm(&'static str),
+    /// A page of another site sent it.
+    #[error("a page of another site can't upload files here")]
+    OriginNotAllowed,
+    /// An uploaded file.
+    #[error("{}", upload_message(.0))]
+    Upload(UploadError),
+    /// None of a file's bytes are among those asked for.
+    #[error("the file has {0} bytes, and none of those asked for")]
+    RangeBeyond(u64),
     /// The body is over the limit.
     #[error("the body is larger than {0} bytes")]
     BodyTooLarge(usize),
@@ -38,18 +54,27 @@ pub(crate) enum ApiError {
     /// The model is not the one we have.
     #[error("the model {0:?} does not exist here; GET /v1/models lists what does")]
     ModelNotFound(String),
+    /// No key where one is wanted.
+    #[error("this server wants a key: Authorization: Bearer KEY")]
+    KeyMissing,
+    /// A key that is none of ours.
+    #[error("the key is not valid here")]
+    KeyWrong,
+    /// A key that was one of ours.
+    #[error("the key has expired")]
+    KeyExpired,
+    /// The key is for other models.
+    #[error("the key may not use this model; GET /v1/models lists those it may")]
+    ModelNotAllowed,
     /// No such route.
     #[error("there is nothing at this path")]
     NotFound,
     /// The route has other methods.
     #[error("this path does not take this method")]
     MethodNotAllowed,
-    /// Too many wait already.
-    #[error("too many requests are waiting, try again in a moment")]
-    QueueFull,
-    /// The bodies of all requests together are over the limit.
-    #[error("the server holds as many request bodies as it can, try again in a moment")]
-    BodiesFull,
+    /// Not taken on: the server is full, or the caller asks for more than is its share.
+    #[error("{}", refusal_message(.0.reason))]
+    Refused(Refusal),
     /// The request was sent to a name that is not ours.
     #[error("this server does not answer to this host name (server.allowed_hosts)")]
     HostNotAllowed,
@@ -117,6 +142,7 @@ impl ApiError {
             Self::Engine(error @ (EngineError::Failed(_) | EngineError::Load(_) | EngineError::Unavailable(_))) => {
                 tracing::error!(%error, "the engine failed");
             }
+            Self::Upload(error @ UploadError::Storage(_)) => tracing::error!(%error, "an uploaded file failed"),
             _ => {}
         }
     }
@@ -131,13 +157,35 @@ impl ApiError {
             Self::NotJson(_) => (S::BAD_REQUEST, BAD, Some("invalid_json")),
             Self::TooManyValues(_) => (S::BAD_REQUEST, BAD, Some("too_many_values")),
             Self::MediaType => (S::UNSUPPORTED_MEDIA_TYPE, BAD, Some("unsupported_media_type")),
+            Self::NoForm => (S::UNSUPPORTED_MEDIA_TYPE, BAD, Some("unsupported_media_type")),
+            Self::BadForm(_) => (S::BAD_REQUEST, BAD, Some("invalid_multipart")),
+            Self::OriginNotAllowed => (S::FORBIDDEN, "permission_error", Some("origin_not_allowed")),
+            Self::Upload(error) => match error {
+                UploadError::TooLarge(_) => (S::PAYLOAD_TOO_LARGE, BAD, Some("file_too_large")),
+                // Not 429 or 507: OpenAI's clients would send the whole file again at once, twice, and space gets free when
+                // somebody deletes something or hours later.
+                UploadError::Full | UploadError::ShareFull => (S::PAYLOAD_TOO_LARGE, BAD, Some("file_quota_exceeded")),
+                UploadError::Busy => (S::TOO_MANY_REQUESTS, "rate_limit_error", Some("uploads_full")),
+                UploadError::NotFound => (S::NOT_FOUND, "not_found_error", Some("file_not_found")),
+                UploadError::Storage(_) => (S::INTERNAL_SERVER_ERROR, SERVER, Some("file_storage_failed")),
+            },
+            Self::RangeBeyond(_) => (S::RANGE_NOT_SATISFIABLE, BAD, Some("range_not_satisfiable")),
             Self::BodyTooLarge(_) => (S::PAYLOAD_TOO_LARGE, BAD, Some("body_too_large")),
             Self::ReadTimeout => (S::REQUEST_TIMEOUT, "timeout_error", Some("request_timeout")),
             Self::ModelNotFound(_) => (S::NOT_FOUND, "not_found_error", Some("model_not_found")),
+            // OpenAI's own, down to the type.
+            Self::KeyMissing | Self::KeyWrong | Self::KeyExpired => (S::UNAUTHORIZED, BAD, Some("invalid_api_key")),
+            Self::ModelNotAllowed => (S::FORBIDDEN, "permission_error", Some("model_not_allowed")),
             Self::NotFound => (S::NOT_FOUND, "not_found_error", Some("not_found")),
             Self::MethodNotAllowed => (S::METHOD_NOT_ALLOWED, BAD, Some("method_not_allowed")),
-            Self::QueueFull => (S::TOO_MANY_REQUESTS, "rate_limit_error", Some("queue_full")),
-            Self::BodiesFull => (S::TOO_MANY_REQUESTS, "rate_limit_error", Some("bodies_full")),
+            Self::Refused(refusal) => {
+                let code = match refusal.reason {
+                    Reason::Queue | Reason::Wait => "queue_full",
+                    Reason::KeyQueue | Reason::Rate => "rate_limit_exceeded",
+                    Reason::Bodies => "bodies_full",
+                };
+                (S::TOO_MANY_REQUESTS, "rate_limit_error", Some(code))
+            }
             Self::HostNotAllowed => (S::FORBIDDEN, "permission_error", Some("host_not_allowed")),
             Self::Loading => (S::SERVICE_UNAVAILABLE, "service_unavailable_error", Some("model_loading")),
             Self::Draining => (S::SERVICE_UNAVAILABLE, "service_unavailable_error", Some("shutting_down")),
@@ -154,6 +202,7 @@ impl ApiError {
                 // Not 502: the caller chose the URL, and clients that retry 5xx would fetch it again and again.
                 MediaError::Fetch(_) => (S::BAD_REQUEST, BAD, Some("video_fetch_failed")),
                 MediaError::Busy => (S::SERVICE_UNAVAILABLE, "service_unavailable_error", Some("video_storage_full")),
+                MediaError::Killed => (S::SERVICE_UNAVAILABLE, "service_unavailable_error", Some("decoder_killed")),
                 MediaError::Timeout(_) => (S::GATEWAY_TIMEOUT, "timeout_error", Some("video_timeout")),
                 MediaError::NoFfmpeg => (S::INTERNAL_SERVER_ERROR, SERVER, Some("no_ffmpeg")),
                 MediaError::Internal(_) => (S::INTERNAL_SERVER_ERROR, SERVER, Some("decoding_failed")),
@@ -177,12 +226,37 @@ impl ApiError {
         }
     }
 
+    /// Its code, for metrics, traces and the log.
+    pub(super) fn code(&self) -> &'static str {
+        self.class().2.unwrap_or("error")
+    }
+
     /// Seconds after which to try again.
     const fn retry_after(&self) -> Option<u16> {
         match self {
-            Self::QueueFull | Self::BodiesFull | Self::Engine(EngineError::Overloaded) => Some(2),
-            Self::Media { error: MediaError::Busy, .. } | Self::Picture { error: MediaError::Busy, .. } => Some(5),
+            Self::Refused(refusal) => Some(refusal.retry_after_s),
+            Self::Engine(EngineError::Overloaded) => Some(2),
+            Self::Media { error: MediaError::Busy | MediaError::Killed, .. }
+            | Self::Picture { error: MediaError::Busy | MediaError::Killed, .. }
+            | Self::Upload(UploadError::Busy) => Some(5),
             Self::Loading | Self::Draining | Self::Engine(EngineError::Unavailable(_)) => Some(5),
+            _ => None,
+        }
+    }
+
+    /// Why a request was not taken on, as metrics call it. `None` for what is wrong with it, and for what fails later.
+    const fn refused(&self) -> Option<&'static str> {
+        match self {
+            Self::KeyMissing | Self::KeyWrong | Self::KeyExpired => Some("key"),
+            Self::ModelNotAllowed => Some("model"),
+            Self::Refused(refusal) => Some(match refusal.reason {
+                Reason::Queue => "queue",
+                Reason::Wait => "wait",
+                Reason::KeyQueue => "key_queue",
+                Reason::Rate => "rate",
+                Reason::Bodies => "bodies",
+            }),
+            Self::Engine(EngineError::Overloaded) => Some("engine"),
             _ => None,
         }
     }
@@ -192,7 +266,7 @@ impl ApiError {
             Self::Invalid(invalid) => Some(invalid.param.clone()).filter(|param| !param.is_empty()),
             Self::Media { param, .. } => param.clone(),
             Self::Picture { param, .. } => Some(param.clone()),
-            Self::ModelNotFound(_) => Some("model".to_owned()),
+            Self::ModelNotFound(_) | Self::ModelNotAllowed => Some("model".to_owned()),
             Self::Engine(EngineError::Unsupported(field)) => Some((*field).to_owned()),
             Self::Engine(EngineError::TooLong { .. }) => Some("messages".to_owned()),
             _ => None,
@@ -207,9 +281,25 @@ impl ApiError {
     }
 }
 
+/// Why a request was not taken on. Goes with its response, to be counted where all are.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RefusedFor(pub(super) &'static str);
+
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
 impl From<Invalid> for ApiError {
     fn from(invalid: Invalid) -> Self {
         Self::Invalid(invalid)
+    }
+}
+
+impl From<UploadError> for ApiError {
+    fn from(error: UploadError) -> Self {
+        Self::Upload(error)
     }
 }
 
@@ -219,7 +309,28 @@ impl IntoResponse for ApiError {
         if let Some(seconds) = self.retry_after() {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
+        if let Some(reason) = self.refused() {
+            response.extensions_mut().insert(RefusedFor(reason));
+        }
+        if response.status() == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Self::RangeBeyond(bytes) = self
+            && let Ok(range) = HeaderValue::from_str(&format!("bytes */{bytes}"))
+        {
+            response.headers_mut().insert(CONTENT_RANGE, range);
+        }
         response
+    }
+}
+
+const fn refusal_message(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Queue => "too many requests are waiting, try again in a moment",
+        Reason::Wait => "requests wait too long at the moment, try again later",
+        Reason::KeyQueue => "too many requests with this key are waiting, try again when some are answered",
+        Reason::Rate => "this key's requests a minute are used up, try again later",
+        Reason::Bodies => "the server holds as many request bodies as it can, try again in a moment",
     }
 }
 
@@ -232,6 +343,13 @@ fn media_message(error: &MediaError) -> String {
     match error {
         MediaError::Internal(_) => "the video could not be decoded because of a fault of the server".to_owned(),
         MediaError::NoFfmpeg => "the server can't decode videos at the moment".to_owned(),
+        error => error.to_string(),
+    }
+}
+
+fn upload_message(error: &UploadError) -> String {
+    match error {
+        UploadError::Storage(_) => "the file could not be stored or read because of a fault of the server".to_owned(),
         error => error.to_string(),
     }
 }
@@ -252,6 +370,10 @@ mod tests {
         ApiError::from_agent(error.into(), None)
     }
 
+    fn refused(reason: Reason) -> ApiError {
+        ApiError::Refused(Refusal { reason, retry_after_s: 7 })
+    }
+
     #[test]
     fn each_cause_has_its_status_and_code() {
         let text = || "x".to_owned();
@@ -266,6 +388,7 @@ mod tests {
             (media(MediaError::TooLarge(text())), 413, "video_too_large"),
             (media(MediaError::Fetch(text())), 400, "video_fetch_failed"),
             (media(MediaError::Busy), 503, "video_storage_full"),
+            (media(MediaError::Killed), 503, "decoder_killed"),
             (media(MediaError::Timeout("decoding")), 504, "video_timeout"),
             (media(MediaError::NoFfmpeg), 500, "no_ffmpeg"),
             (media(MediaError::Internal(text())), 500, "decoding_failed"),
@@ -277,10 +400,25 @@ mod tests {
             (ApiError::Engine(EngineError::DeadlineExceeded), 504, "deadline_exceeded"),
             (ApiError::Engine(EngineError::Failed(text())), 500, "engine_failed"),
             (ApiError::Deadline(1), 504, "deadline_exceeded"),
-            (ApiError::QueueFull, 429, "queue_full"),
-            (ApiError::BodiesFull, 429, "bodies_full"),
+            (refused(Reason::Queue), 429, "queue_full"),
+            (refused(Reason::Wait), 429, "queue_full"),
+            (refused(Reason::KeyQueue), 429, "rate_limit_exceeded"),
+            (refused(Reason::Rate), 429, "rate_limit_exceeded"),
+            (refused(Reason::Bodies), 429, "bodies_full"),
             (ApiError::TooManyValues(1), 400, "too_many_values"),
+            (ApiError::KeyWrong, 401, "invalid_api_key"),
+            (ApiError::ModelNotAllowed, 403, "model_not_allowed"),
             (ApiError::HostNotAllowed, 403, "host_not_allowed"),
+            (ApiError::NoForm, 415, "unsupported_media_type"),
+            (ApiError::BadForm("x"), 400, "invalid_multipart"),
+            (ApiError::OriginNotAllowed, 403, "origin_not_allowed"),
+            (UploadError::TooLarge(1).into(), 413, "file_too_large"),
+            (UploadError::Full.into(), 413, "file_quota_exceeded"),
+            (UploadError::ShareFull.into(), 413, "file_quota_exceeded"),
+            (UploadError::Busy.into(), 429, "uploads_full"),
+            (UploadError::NotFound.into(), 404, "file_not_found"),
+            (UploadError::Storage(text()).into(), 500, "file_storage_failed"),
+            (ApiError::RangeBeyond(1), 416, "range_not_satisfiable"),
             (ApiError::Loading, 503, "model_loading"),
             (ApiError::ReadTimeout, 408, "request_timeout"),
         ] {
@@ -295,6 +433,7 @@ mod tests {
         let secret = || "/srv/models at 10.0.0.7".to_owned();
         for error in [
             media(MediaError::Internal(secret())),
+            UploadError::Storage(secret()).into(),
             ApiError::Engine(EngineError::Failed(secret())),
             ApiError::Engine(EngineError::Load(secret())),
             ApiError::Engine(EngineError::Unavailable(secret())),

@@ -13,17 +13,24 @@ use futures::StreamExt as _;
 use serde_json::Value;
 
 use super::admission::{Reading, Weight};
+use super::caller::Caller;
 use super::error::ApiError;
 use super::state::ApiState;
 use crate::agent::Agent;
+use crate::media::{FileId, UploadError};
 
-/// The agent. Refuses with 503 before the model is loaded and while the server drains, without reading the body.
+/// The agent. Refuses with 503 before the model is loaded and while the server drains, and with 403 the holder of a key for
+/// other models, without reading the body: there is one model here, whatever the request calls it.
 pub(super) struct Ready(pub(super) Agent);
 
 impl FromRequestParts<ApiState> for Ready {
     type Rejection = ApiError;
 
-    async fn from_request_parts(_: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
+        let Ok(caller) = Caller::from_request_parts(parts, state).await;
+        if !caller.may_use(&state.card().name) {
+            return Err(ApiError::ModelNotAllowed);
+        }
         state.ready().cloned().map(Self)
     }
 }
@@ -40,6 +47,19 @@ impl FromRequestParts<ApiState> for ModelName {
             Ok(Path(name)) => Ok(Self(name)),
             Err(_) => Err(ApiError::ModelNotFound(String::new())),
         }
+    }
+}
+
+/// The file named in the path.
+pub(super) struct FileName(pub(super) FileId);
+
+impl FromRequestParts<ApiState> for FileName {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
+        let name = Path::<String>::from_request_parts(parts, state).await;
+        let id = name.ok().and_then(|Path(name)| FileId::parse(&name));
+        id.map(Self).ok_or(ApiError::Upload(UploadError::NotFound))
     }
 }
 
@@ -61,7 +81,8 @@ impl FromRequest<ApiState> for JsonBody {
         if told.is_some_and(|bytes| bytes > most as u64) {
             return Err(ApiError::BodyTooLarge(most));
         }
-        let mut reading = state.admission().read_body(told)?;
+        let caller = request.extensions().get::<Caller>().cloned().unwrap_or_default();
+        let mut reading = state.admission().read_body(&caller, told)?;
         let within = Duration::from_secs(state.config().read_timeout_s);
         let idle = Duration::from_secs(state.config().body_idle_s);
         let bytes = tokio::time::timeout(within, read(request.into_body(), most, idle, &mut reading))
@@ -71,9 +92,15 @@ impl FromRequest<ApiState> for JsonBody {
     }
 }
 
-/// Parses where it may take its time. The permit goes along: what a client that went away has left behind still counts, so
+/// A body of so many bytes is parsed at once: in less time than another thread takes to wake up.
+const SHORT: usize = 32 << 10;
+
+/// Parses, what is long where it may take its time. The permit goes along: what a client that went away has left behind still counts, so
 /// that coming and going can't pile work up.
 async fn parse(bytes: Vec<u8>, reading: Reading) -> Result<JsonBody, ApiError> {
+    if bytes.len() <= SHORT {
+        return json::read(&bytes).map(|value| JsonBody(value, reading.done()));
+    }
     let work = move || json::read(&bytes).map(|value| JsonBody(value, reading.done()));
     tokio::task::spawn_blocking(work).await.unwrap_or(Err(ApiError::Internal))
 }
@@ -103,7 +130,7 @@ mod tests {
     use futures::poll;
 
     use super::*;
-    use crate::api::admission::Admission;
+    use crate::api::admission::{Admission, Reason};
     use crate::config::ServerConfig;
     use crate::shutdown::Shutdown;
 
@@ -115,14 +142,16 @@ mod tests {
             let config = ServerConfig { max_running: 1, max_queued: 0, ..ServerConfig::default() };
             let admission = Admission::new(&config, Shutdown::new());
             let (gate, closed) = std::sync::mpsc::channel::<()>();
+            let long = format!("{}{{}}", " ".repeat(SHORT)).into_bytes();
             let blocker = tokio::task::spawn_blocking(move || closed.recv());
-            let mut parsing = Box::pin(parse(b"{}".to_vec(), admission.read_body(None).expect("its turn")));
+            let read = || admission.read_body(&Caller::default(), None);
+            let mut parsing = Box::pin(parse(long, read().expect("its turn")));
             assert!(poll!(&mut parsing).is_pending());
             drop(parsing);
-            assert!(matches!(admission.read_body(None), Err(ApiError::QueueFull)));
+            assert!(read().is_err_and(|refusal| refusal.reason == Reason::Queue));
             drop(gate);
             assert!(blocker.await.expect("no panic").is_err());
-            while admission.read_body(None).is_err() {
+            while read().is_err() {
                 tokio::task::yield_now().await;
             }
         });

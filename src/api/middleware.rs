@@ -4,22 +4,24 @@
 //! 2. **trace span**, next, so that all log lines below stand in it;
 //! 3. **count**, outside of the panic catcher, so that a panic counts as the 500 it becomes;
 //! 4. **catch panic**, around all that may panic, so that only the request at fault is lost;
-//! 5. **host**, innermost, so that a refused request has an id, a log line and a count like any other, yet nothing of it but
-//!    its head was looked at: bodies are read within handlers.
+//! 5. **host**, then **auth**, innermost, so that a refused request has an id, a log line and a count like any other, yet nothing
+//!    of it but its head was looked at: bodies are read within handlers. A name that is not ours is refused before any key is
+//!    looked at: what a page sends from there is not its user's doing.
 //!
 //! Limits of a body's size and time are not layers: the extractor that reads the body keeps them (see `extract`).
 //!
 //! There are deliberately no CORS headers: without keys, a server on localhost that allowed every origin would answer to
 //! every page its user visits. Pages of another origin go through a reverse proxy that says whom it trusts.
 
+mod auth;
+mod count;
 mod host;
 
 use std::any::Any;
-use std::time::Instant;
 
 use axum::Router;
-use axum::extract::{Request, State};
-use axum::http::{HeaderName, HeaderValue};
+use axum::extract::Request;
+use axum::http::HeaderValue;
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use tower::ServiceBuilder;
@@ -27,11 +29,10 @@ use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::trace::TraceLayer;
 
 use super::error::ApiError;
+use super::origin::REQUEST_ID;
 use super::router::pattern;
 use super::state::ApiState;
-use crate::metrics::Metrics;
 
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const LONGEST_ID: usize = 128;
 
 /// Lays the layers around the routes.
@@ -41,9 +42,10 @@ pub(super) fn apply(router: Router<ApiState>, state: &ApiState) -> Router<ApiSta
             .layer(from_fn(request_id))
             // Only for its span: `count` logs the answer, a 503 of `/ready` is no failure.
             .layer(TraceLayer::new_for_http().make_span_with(span).on_failure(()))
-            .layer(from_fn_with_state(state.clone(), count))
+            .layer(from_fn_with_state(state.clone(), count::count))
             .layer(CatchPanicLayer::custom(panicked))
-            .layer(from_fn_with_state(state.clone(), host::check)),
+            .layer(from_fn_with_state(state.clone(), host::check))
+            .layer(from_fn_with_state(state.clone(), auth::check)),
     )
 }
 
@@ -73,42 +75,9 @@ fn span(request: &Request) -> tracing::Span {
         "request",
         request.id = %id,
         http.method = %request.method(),
-        http.route = pattern(request.uri().path())
+        http.route = pattern(request.uri().path()),
+        caller = tracing::field::Empty
     )
-}
-
-/// Counts requests by route and status.
-async fn count(State(state): State<ApiState>, request: Request, next: Next) -> Response {
-    let mut counted = Counted {
-        metrics: state.metrics().clone(),
-        route: pattern(request.uri().path()),
-        began: Instant::now(),
-        status: None,
-    };
-    let response = next.run(request).await;
-    counted.status = Some(response.status().as_u16());
-    response
-}
-
-/// Counts when dropped, so that a request whose client went away before the answer counts too: as nginx's 499.
-struct Counted {
-    metrics: Metrics,
-    route: &'static str,
-    began: Instant,
-    status: Option<u16>,
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        let status = self.status.unwrap_or(499);
-        self.metrics.request(self.route, status);
-        let ms = self.began.elapsed().as_micros() as f64 / 1e3;
-        match status {
-            // Probes and scrapes come every few seconds.
-            200 if !self.route.starts_with("/v1/") => tracing::debug!(status, ms, "answered"),
-            _ => tracing::info!(status, ms, "answered"),
-        }
-    }
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the catcher's signature")]

@@ -2,10 +2,12 @@
 
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use utoipa::OpenApi;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::{Modify, OpenApi};
 
 use super::error::ApiError;
 use super::router::described;
+use crate::protocol::files::ListOrder;
 
 /// What is not said by routes.
 #[derive(OpenApi)]
@@ -18,11 +20,30 @@ use super::router::described;
     ),
     tags(
         (name = "chat", description = "Questions and answers."),
+        (name = "responses", description = "The same in OpenAI's newer shape."),
+        (name = "files", description = "Videos and pictures to ask about."),
         (name = "models", description = "What answers."),
         (name = "operation", description = "For those who run the server."),
-    )
+    ),
+    // What only a query has.
+    components(schemas(ListOrder)),
+    modifiers(&Keys),
+    security((), ("key" = []))
 )]
 pub(super) struct Document;
+
+/// Keys, where the server wants any: the empty alternative beside it in `security` is the server that wants none.
+struct Keys;
+
+impl Modify for Keys {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let key = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(
+            "Where the server has keys, everything but /health, /ready, this document and the two pages wants one.",
+        ));
+        let components = document.components.get_or_insert_default();
+        components.add_security_scheme("key", SecurityScheme::Http(key.build()));
+    }
+}
 
 /// The document.
 #[must_use]

@@ -9,7 +9,7 @@ use utoipa_axum::routes;
 
 use super::error::ApiError;
 use super::openapi::Document;
-use super::routes::{chat, health, metrics, models};
+use super::routes::{chat, files, health, metrics, models, playground, responses};
 use super::state::ApiState;
 use super::{middleware, openapi};
 
@@ -26,12 +26,18 @@ pub fn router(state: ApiState) -> Router {
 pub(super) fn described() -> OpenApiRouter<ApiState> {
     OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(chat::create_chat_completion))
+        .routes(routes!(responses::create_response))
         .routes(routes!(models::list_models))
         .routes(routes!(models::retrieve_model))
+        .routes(routes!(files::create_file, files::list_files))
+        .routes(routes!(files::retrieve_file, files::delete_file))
+        .routes(routes!(files::retrieve_file_content))
         .routes(routes!(health::health))
         .routes(routes!(health::ready))
         .routes(routes!(metrics::metrics))
         .routes(routes!(openapi::document))
+        .routes(routes!(playground::playground))
+        .routes(routes!(playground::docs))
 }
 
 /// A route's pattern for a path, to label metrics with. What is no route has one label in common: paths come from anyone.
@@ -64,7 +70,8 @@ mod tests {
         }
         assert_eq!(pattern("/v1/models/tiny"), "/v1/models/{model}");
         assert_eq!(pattern("/v1/models/"), "other");
-        assert_eq!(pattern("/v1/files"), "other");
+        assert_eq!(pattern("/v1/files/file-1/content"), "/v1/files/{file_id}/content");
+        assert_eq!(pattern("/v1/nothing"), "other");
         assert_eq!(pattern("/v1/models/a/b"), "other");
     }
 }

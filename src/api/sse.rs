@@ -1,11 +1,12 @@
 //! A streamed answer: when its headers go out, how events become lines, and who stops what.
 //!
 //! ```text
-//! Episode ──► pump (a task) ──► channel of 64 events ──► ChunkWriter ──► body ──► client
+//! Episode ──► pump (a task) ──► channel of 4,096 events ──► Writer ──► body ──► client
 //! ```
-//! The body owns the pump: a client that goes away drops the body, and with it the episode. A client that stays but does not
-//! read fills the channel; the pump gives it `read_timeout_s` and then ends the episode, so that it can't hold a place and
-//! an engine for ever.
+//! The body owns the pump: a client that goes away drops the body, and with it the episode. A client that reads slowly holds
+//! nothing but memory: most episodes fit the channel as a whole, and give their place and the engine back when they are over,
+//! not when they are read. One that does not fit waits `read_timeout_s` for a client that does not read at all, and ends. The
+//! connection of such a client ends by TCP's own timeout (see `serve`).
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -21,15 +22,54 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument as _;
 
 use super::error::ApiError;
-use super::observe::Episode;
-use super::wire::ChunkWriter;
+use super::observe::{Episode, Told};
 use crate::agent::AgentEvent;
 use crate::config::ServerConfig;
 
 /// Events a client may lag behind.
-const CHANNEL: usize = 64;
+const CHANNEL: usize = 4096;
 /// Events held back before the headers go out.
 const MOST_HELD: usize = 64;
+
+/// One server-sent event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Line {
+    /// Its name; chat completions have none.
+    pub(super) event: Option<&'static str>,
+    /// JSON, or `[DONE]`: one line.
+    pub(super) data: String,
+}
+
+impl Line {
+    /// An object without a name.
+    pub(super) fn data<T: Serialize>(object: &T) -> Self {
+        Self { event: None, data: json(object) }
+    }
+
+    /// An object under a name.
+    pub(super) fn named<T: Serialize>(event: &'static str, object: &T) -> Self {
+        Self { event: Some(event), data: json(object) }
+    }
+}
+
+/// Wire objects hold nothing JSON can't; JSON in one line holds no line break.
+fn json<T: Serialize>(object: &T) -> String {
+    serde_json::to_string(object).unwrap_or_default()
+}
+
+/// Turns what happens into the lines of one kind of stream.
+pub(super) trait Writer: Send + 'static {
+    /// What opens the stream.
+    fn open(&mut self) -> Vec<Line>;
+    /// Whether the client is shown anything of this event.
+    fn shows(&self, event: &AgentEvent) -> bool;
+    /// The lines of one thing that happened, in order. After the last one: those that end the stream.
+    fn write(&mut self, told: Told) -> Vec<Line>;
+    /// True once the stream is ended.
+    fn is_over(&self) -> bool;
+    /// The lines that end the stream in an error: the status is out already.
+    fn fail(&mut self, error: &ApiError) -> Vec<Line>;
+}
 
 /// Streams an episode.
 ///
@@ -40,9 +80,9 @@ const MOST_HELD: usize = 64;
 ///
 /// # Errors
 /// What the episode ended with before the stream was opened.
-pub(super) async fn respond(
+pub(super) async fn respond<W: Writer>(
     mut episode: Episode,
-    writer: ChunkWriter,
+    writer: W,
     config: &ServerConfig,
 ) -> Result<Response, ApiError> {
     let keep_alive = Duration::from_secs(config.keep_alive_s);
@@ -56,18 +96,14 @@ pub(super) async fn respond(
     Ok(response)
 }
 
-async fn hold(
-    episode: &mut Episode,
-    writer: &ChunkWriter,
-    patience: Duration,
-) -> Result<VecDeque<AgentEvent>, ApiError> {
+async fn hold<W: Writer>(episode: &mut Episode, writer: &W, patience: Duration) -> Result<VecDeque<Told>, ApiError> {
     let mut held = VecDeque::new();
     let until = tokio::time::Instant::now() + patience;
     loop {
         let Ok(next) = tokio::time::timeout_at(until, episode.next()).await else { return Ok(held) };
-        let event = next.unwrap_or(Err(ApiError::Internal))?;
-        let enough = writer.shows(&event) || held.len() + 1 >= MOST_HELD;
-        held.push_back(event);
+        let told = next.unwrap_or(Err(ApiError::Internal))?;
+        let enough = writer.shows(&told.event) || held.len() + 1 >= MOST_HELD;
+        held.push_back(told);
         if enough {
             return Ok(held);
         }
@@ -76,7 +112,7 @@ async fn hold(
 
 /// What comes out of the pump, and the pump itself.
 struct Pumped {
-    events: mpsc::Receiver<Result<AgentEvent, ApiError>>,
+    events: mpsc::Receiver<Result<Told, ApiError>>,
     pump: AbortOnDropHandle<Option<ApiError>>,
 }
 
@@ -97,7 +133,7 @@ fn pump(mut episode: Episode, stall: Duration) -> Pumped {
 
 impl Pumped {
     /// The next event. After the last one: why it was the last, if that was no event.
-    async fn next(&mut self) -> Result<AgentEvent, ApiError> {
+    async fn next(&mut self) -> Result<Told, ApiError> {
         match self.events.recv().await {
             Some(event) => event,
             // Only a stall or a panic ends the pump without a last event.
@@ -106,60 +142,60 @@ impl Pumped {
     }
 }
 
-struct Lines {
-    ready: VecDeque<Event>,
-    held: VecDeque<AgentEvent>,
+struct Lines<W> {
+    ready: VecDeque<Line>,
+    held: VecDeque<Told>,
     events: Pumped,
-    writer: ChunkWriter,
+    writer: W,
     over: bool,
 }
 
-fn lines(
-    held: VecDeque<AgentEvent>,
+fn lines<W: Writer>(
+    held: VecDeque<Told>,
     events: Pumped,
-    writer: ChunkWriter,
+    mut writer: W,
 ) -> impl Stream<Item = Result<Event, Infallible>> + Send + 'static {
-    let ready = VecDeque::from([line(&writer.open())]);
+    let ready = writer.open().into();
     let lines = Lines { ready, held, events, writer, over: false };
     stream::unfold(lines, |mut lines| async move {
         loop {
             if let Some(line) = lines.ready.pop_front() {
-                return Some((Ok(line), lines));
+                return Some((Ok(event(line)), lines));
             }
             if lines.over {
                 return None;
             }
-            let event = match lines.held.pop_front() {
-                Some(event) => Ok(event),
+            let told = match lines.held.pop_front() {
+                Some(told) => Ok(told),
                 None => lines.events.next().await,
             };
-            lines.take(event);
+            lines.take(told);
         }
     })
 }
 
-impl Lines {
-    fn take(&mut self, event: Result<AgentEvent, ApiError>) {
-        match event {
-            Ok(event) => {
-                self.over = matches!(event, AgentEvent::Finished(_));
-                self.ready.extend(self.writer.write(event).iter().map(line));
-                if self.over {
-                    self.ready.push_back(Event::default().data("[DONE]"));
-                }
+impl<W: Writer> Lines<W> {
+    fn take(&mut self, told: Result<Told, ApiError>) {
+        match told {
+            Ok(told) => {
+                self.ready.extend(self.writer.write(told));
+                self.over = self.writer.is_over();
             }
-            // The status is out: the error is the last event, and no `[DONE]` pretends that all is well.
+            // The error is the last event, and nothing pretends that all is well.
             Err(error) => {
                 self.over = true;
-                self.ready.push_back(line(&error.body()));
+                self.ready.extend(self.writer.fail(&error));
             }
         }
     }
 }
 
-fn line<T: Serialize>(object: &T) -> Event {
-    // Wire objects hold nothing JSON can't; JSON in one line holds no line break.
-    Event::default().data(serde_json::to_string(object).unwrap_or_default())
+fn event(line: Line) -> Event {
+    let event = Event::default().data(line.data);
+    match line.event {
+        Some(name) => event.event(name),
+        None => event,
+    }
 }
 
 #[cfg(test)]
@@ -171,11 +207,11 @@ mod tests {
     use super::*;
     use crate::api::admission::Waited;
     use crate::api::convert::AnswerShape;
-    use crate::api::wire::Envelope;
+    use crate::api::wire::{ChunkWriter, Envelope};
     use crate::engine::EngineError;
 
     fn writer(events: bool) -> ChunkWriter {
-        let shape = AnswerShape { stream: true, include_usage: false, events, trace: false };
+        let shape = AnswerShape { stream: true, events, ..AnswerShape::default() };
         ChunkWriter::new(Envelope {
             id: String::new(),
             created: 0,
@@ -185,8 +221,12 @@ mod tests {
         })
     }
 
-    const fn turn_started() -> Result<AgentEvent, ApiError> {
-        Ok(AgentEvent::TurnStarted { turn: 0, at_ms: 0.0 })
+    fn told(event: AgentEvent) -> Result<Told, ApiError> {
+        Ok(Told { choice: 0, event, thumbnails: Vec::new() })
+    }
+
+    fn turn_started() -> Result<Told, ApiError> {
+        told(AgentEvent::TurnStarted { turn: 0, at_ms: 0.0 })
     }
 
     fn too_long() -> ApiError {
@@ -202,7 +242,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_the_client_is_shown_opens_the_stream() {
-        for (shown, first) in [(true, turn_started()), (false, Ok(AgentEvent::Reasoning("x".to_owned())))] {
+        for (shown, first) in [(true, turn_started()), (false, told(AgentEvent::Reasoning("x".to_owned())))] {
             let mut episode = stream::iter([first]).chain(stream::pending()).boxed();
             let held = hold(&mut episode, &writer(shown), Duration::from_secs(60)).now_or_never();
             assert_eq!(held.expect("does not wait").expect("no error").len(), 1);
@@ -247,7 +287,7 @@ mod tests {
             }
         }
         let gone = Gone(Arc::clone(&alive));
-        let episode = stream::pending().map(move |event: Result<AgentEvent, ApiError>| {
+        let episode = stream::pending().map(move |event: Result<Told, ApiError>| {
             let _ = &gone;
             event
         });

@@ -78,6 +78,7 @@ pub(super) fn question(
         prefix: String::new(),
         options: AskOptions { dispatch, tools: ToolUse::Auto, ..AskOptions::default() },
         id: format!("ask-{}", uuid::Uuid::now_v7().simple()),
+        trace: None,
     })
 }
 
@@ -107,6 +108,7 @@ fn name(source: &SourceRequest, video: &str) -> String {
         SourceRequest::Path(path) => path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned(),
         SourceRequest::Url(url) if url.to_ascii_lowercase().starts_with("data:") => "data: URL".to_owned(),
         SourceRequest::Url(_) => video.split(['?', '#']).next().unwrap_or(video).to_owned(),
+        SourceRequest::Upload(upload) => upload.stored().filename.clone(),
     }
 }
 

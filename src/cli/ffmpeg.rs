@@ -1,5 +1,7 @@
 //! Whether ffmpeg is there, and getting it where the operator lets us.
 
+use std::time::{Duration, Instant};
+
 use super::view::View;
 use super::{CliError, Environment, text};
 use crate::config::MediaConfig;
@@ -11,11 +13,43 @@ const SWITCH: &str = "PARAVT_FFMPEG_INSTALL";
 const INSTALLING: &str =
     "ffmpeg is missing: installing it with the system's package manager, else downloading a static build";
 
-/// What was found, for people; `None` when something is missing.
-pub(super) async fn found(config: &MediaConfig) -> Option<String> {
+/// Oldest major version that is worth a try, and the oldest that the tests run with.
+const OLDEST: u32 = 4;
+const TESTED: u32 = 5;
+/// Starting takes a static build about 30 ms, and one with hundreds of shared libraries several times as long.
+const SLOW: Duration = Duration::from_millis(80);
+
+/// An ffmpeg that is there.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    /// What it is, for people, with what is to be said of it.
+    pub(super) detail: String,
+    /// Whether it is too old for what it is asked to do: it would seem that all videos are damaged.
+    pub(super) too_old: bool,
+}
+
+/// What was found; `None` when something is missing.
+pub(super) async fn found(config: &MediaConfig) -> Option<Found> {
     let ffmpeg = Ffmpeg::find(config).ok()?;
+    let began = Instant::now();
     let version = ffmpeg.version().await.map_or_else(|_| "of unknown version".to_owned(), str::to_owned);
-    Some(format!("{} {version}, with ffprobe", ffmpeg.path().display()))
+    Some(judged(&ffmpeg.path().display().to_string(), &version, began.elapsed()))
+}
+
+fn judged(path: &str, version: &str, start: Duration) -> Found {
+    // Builds of no release are named after their commit (`N-113000-g…`): recent, most likely.
+    let major: Option<u32> = version.split('.').next().and_then(|major| major.parse().ok());
+    let too_old = major.is_some_and(|major| major < OLDEST);
+    let mut detail = format!("{path} {version}, with ffprobe, starts in {:.2} s", start.as_secs_f64());
+    if too_old {
+        detail.push_str(", too old");
+    } else if major.is_some_and(|major| major < TESTED) {
+        detail.push_str(&format!(" (older than {TESTED}, the oldest the tests run with)"));
+    }
+    if start > SLOW {
+        detail.push_str(" (short videos wait for that: a static build in media.ffmpeg_directory takes about 0.03 s)");
+    }
+    Found { detail, too_old }
 }
 
 /// How to get it, on one line.
@@ -70,6 +104,17 @@ mod tests {
         assert!(error.to_string().contains("apt-get install ffmpeg"), "{error}");
         assert_eq!(std::fs::read_dir(empty.path()).expect("reads").count(), 0);
         assert_eq!(found(&config).await, None);
+    }
+
+    #[test]
+    fn an_old_or_slow_ffmpeg_is_told() {
+        let judge = |version: &str, ms| judged("/bin/ffmpeg", version, Duration::from_millis(ms));
+        for (version, too_old) in [("3.4.2", true), ("4.4.2-0ubuntu1", false), ("7.1", false), ("N-90000-gab", false)] {
+            assert_eq!(judge(version, 10).too_old, too_old, "{version}");
+        }
+        assert!(judge("4.4.2", 10).detail.contains("older than 5"));
+        assert!(!judge("5.1.6-0+deb12u1", 10).detail.contains("older"));
+        assert!(judge("7.1", 140).detail.contains("starts in 0.14 s (short videos wait"));
     }
 
     #[test]

@@ -40,7 +40,7 @@ fn line_of(story: &Story, event: &AgentEvent) -> Option<(f64, String, String)> {
         }
         AgentEvent::TurnStarted { turn, at_ms } => (*at_ms, main(), format!("begins turn {}", turn + 1)),
         AgentEvent::WindowStarted { id, window, at_ms, .. } => (*at_ms, name(*id), format!("[{window}] decoding")),
-        AgentEvent::WindowFrames { id, frame_times, at_ms } => {
+        AgentEvent::WindowFrames { id, frame_times, at_ms, .. } => {
             (*at_ms, name(*id), format!("watching {} frames", frame_times.len()))
         }
         AgentEvent::WindowFinished(record) => {
@@ -54,6 +54,8 @@ fn line_of(story: &Story, event: &AgentEvent) -> Option<(f64, String, String)> {
         AgentEvent::TurnFinished(_)
         | AgentEvent::Reasoning(_)
         | AgentEvent::Answer(_)
+        | AgentEvent::AnswerTokens(_)
+        | AgentEvent::ToolCall(_)
         | AgentEvent::WindowDelta { .. } => return None,
     };
     Some(told)

@@ -89,7 +89,7 @@ impl Story {
                 let entry = self.window(*id, *at_ms);
                 entry.span = Some(*window);
             }
-            AgentEvent::WindowFrames { id, frame_times, at_ms } => {
+            AgentEvent::WindowFrames { id, frame_times, at_ms, .. } => {
                 let entry = self.window(*id, *at_ms);
                 entry.frames = frame_times.len();
                 entry.step = Step::Waiting;
@@ -101,6 +101,8 @@ impl Story {
             }
             AgentEvent::WindowFinished(record) => self.finish_window(record),
             AgentEvent::TurnFinished(_) => self.turn = None,
+            // Nothing that the command line asks for.
+            AgentEvent::AnswerTokens(_) | AgentEvent::ToolCall(_) => {}
             AgentEvent::Finished(outcome) => {
                 self.turn = None;
                 self.answer.clone_from(&outcome.answer);
@@ -232,7 +234,6 @@ pub(super) mod fixture {
         Outcome {
             answer: "red circle, blue square".to_owned(),
             reasoning: "The border is lit.".to_owned(),
-            finish_reason: FinishReason::Stop,
             overviews: Vec::new(),
             windows: vec![
                 record(0, (20.0, 60.0), "A red circle appears.", (600.0, 1800.0)),
@@ -250,6 +251,7 @@ pub(super) mod fixture {
             first_token_ms: Some(420.0),
             first_answer_ms: Some(2100.0),
             total_ms: 2400.0,
+            ..Outcome::default()
         }
     }
 
@@ -263,7 +265,12 @@ pub(super) mod fixture {
             window: span(start, end),
             at_ms,
         };
-        let frames = |id, at_ms| AgentEvent::WindowFrames { id, frame_times: vec![time(0.0), time(1.0)], at_ms };
+        let frames = |id, at_ms| AgentEvent::WindowFrames {
+            id,
+            frame_times: vec![time(0.0), time(1.0)],
+            frames: Vec::new(),
+            at_ms,
+        };
         vec![
             AgentEvent::Overview(OverviewRecord {
                 video: 0,
@@ -273,6 +280,7 @@ pub(super) mod fixture {
                 partial: false,
                 treatment: Vec::new(),
                 at_ms: 300.0,
+                frames: Vec::new(),
             }),
             AgentEvent::TurnStarted { turn: 0, at_ms: 300.0 },
             AgentEvent::Reasoning("The border is lit at 20.0, 40.0, 60.0 ".to_owned()),

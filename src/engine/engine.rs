@@ -8,7 +8,7 @@ use futures::stream::BoxStream;
 use serde::Serialize;
 
 use super::{EngineError, Seat};
-use crate::types::{TokenUsage, Turn};
+use crate::types::{TokenUsage, TraceContext, Turn};
 
 /// Something that generates text from turns of text and frames.
 #[async_trait]
@@ -27,6 +27,11 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
 
     /// What it is doing now. Both zero: idle.
     fn load(&self) -> EngineLoad;
+
+    /// The servers it asks, in the order they were configured. None for engines that ask nobody.
+    fn upstreams(&self) -> Vec<UpstreamLoad> {
+        Vec::new()
+    }
 }
 
 /// Text as it comes, ended by exactly one [`TokenEvent::Finished`] or by one error.
@@ -50,6 +55,8 @@ pub struct GenerateRequest {
     /// When its result is of no use any more: engines that schedule give up then, with
     /// [`EngineError::DeadlineExceeded`]. Others leave it to the caller, who drops the stream.
     pub deadline: Option<Instant>,
+    /// Its place in a trace, for engines that ask other servers. Others drop it.
+    pub trace: Option<TraceContext>,
 }
 
 /// Names an episode: its main turns share a prefix.
@@ -189,10 +196,11 @@ pub struct Generated {
 }
 
 /// Why a generation ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FinishReason {
     /// End-of-text token or a stop text.
+    #[default]
     Stop,
     /// `max_tokens` or the model's context was reached.
     Length,
@@ -265,4 +273,13 @@ pub struct EngineLoad {
     pub running: usize,
     /// Generations waiting.
     pub queued: usize,
+}
+
+/// How one of the servers does that an engine asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UpstreamLoad {
+    /// Whether requests are sent there.
+    pub up: bool,
+    /// Requests it has not finished.
+    pub outstanding: usize,
 }

@@ -229,7 +229,7 @@ fn text_bytes(turn: &Turn) -> usize {
 impl Engine for MistralRs {
     async fn generate(&self, request: GenerateRequest) -> Result<TokenStream, EngineError> {
         // The seat is given back when it is dropped: after the job has its place, or with any error.
-        let GenerateRequest { turns, prefix, sampling, seat, session: _, speaker: _, deadline: _ } = request;
+        let GenerateRequest { turns, prefix, sampling, seat, session: _, speaker: _, deadline: _, trace: _ } = request;
         check_sampling(&sampling)?;
         let (model, limits) = (Arc::clone(&self.model), self.limits);
         let padded = seat.is_some() && self.batching == Batching::EqualShapes;

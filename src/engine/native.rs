@@ -308,7 +308,7 @@ impl Front {
     /// Everything about a request that needs no model: tokens, grammar, sampler. Breaks off between the parts of it once
     /// nobody waits for the request any more.
     fn prepare(&self, request: GenerateRequest, gang: Option<u64>, events: Sender) -> Result<Submission, EngineError> {
-        let GenerateRequest { turns, prefix, sampling, session, speaker, seat: _, deadline } = request;
+        let GenerateRequest { turns, prefix, sampling, session, speaker, seat: _, deadline, trace: _ } = request;
         if sampling.max_tokens == 0 {
             return Err(EngineError::Invalid("max_tokens must be at least 1".to_owned()));
         }

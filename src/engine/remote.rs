@@ -31,9 +31,11 @@ use futures::{StreamExt, TryStreamExt, stream};
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use tokio::time::timeout;
 
-use super::{Batching, Engine, EngineError, EngineInfo, EngineLoad, GenerateRequest, Supported, TokenStream};
+use super::{
+    Batching, Engine, EngineError, EngineInfo, EngineLoad, GenerateRequest, Supported, TokenStream, UpstreamLoad,
+};
 use crate::config::EngineConfig;
-use crate::types::Part;
+use crate::types::{Part, TraceContext};
 use events::{Body, Closed};
 use frames::{Frames, blocking};
 use generation::Generation;
@@ -127,14 +129,19 @@ impl Engine for RemoteEngine {
         if request.sampling.logprobs.is_some() {
             return Err(EngineError::Unsupported("logprobs"));
         }
-        if request.sampling.constraint.is_some() {
+        if request
+            .sampling
+            .constraint
+            .as_ref()
+            .is_some_and(|constraint| !request::can_hold(constraint, &request.prefix))
+        {
             return Err(EngineError::Unsupported("response_format"));
         }
         if request.turns.iter().flat_map(|turn| &turn.parts).any(|part| matches!(part, Part::FramePair(_))) {
             return Err(EngineError::Unsupported("pairs of frames"));
         }
         let counted = self.load.queue(self.max_queued)?;
-        let (session, speaker) = (request.session.clone(), request.speaker);
+        let (session, speaker, trace) = (request.session.clone(), request.speaker, request.trace);
         let (prefix, max_tokens) = (request.prefix.clone(), request.sampling.max_tokens);
         let frames = request.turns.iter().flat_map(|turn| turn.frames().cloned()).collect();
         let urls = self.frames.encode(frames).await?;
@@ -143,7 +150,7 @@ impl Engine for RemoteEngine {
             let failed = |_| EngineError::Failed("the request could not be written".to_owned());
             request::body(&model, &request, &urls).map_err(failed)
         });
-        let mut tries = Tries::new(Arc::clone(&self.http), speaker, session, body.await?.into());
+        let mut tries = Tries::new(Arc::clone(&self.http), speaker, session, body.await?.into(), trace);
         let opened = tries.open(None).await?;
         let silence = self.http.limits.silence;
         let generation = Generation::new(opened, tries, counted, prefix, max_tokens, silence);
@@ -160,13 +167,17 @@ impl Engine for RemoteEngine {
             // Addresses are nobody's business.
             detail: format!("{model} at {count} upstream{}", if count == 1 { "" } else { "s" }),
             batching: Batching::Ragged,
-            supported: Supported { logprobs: false, constraint: false, ..Supported::ALL },
+            supported: Supported { logprobs: false, ..Supported::ALL },
         }
     }
 
     /// Queued is what no upstream has sent a byte for yet.
     fn load(&self) -> EngineLoad {
         self.load.now()
+    }
+
+    fn upstreams(&self) -> Vec<UpstreamLoad> {
+        tries::lock(&self.http.replicas).loads()
     }
 }
 
@@ -194,12 +205,15 @@ impl Http {
 
     /// Sends a request to one replica; its body, once it has accepted. Errors of the client never reach a message:
     /// they hold the URL.
-    async fn post(&self, index: usize, body: Bytes) -> Result<Body, Trouble> {
+    async fn post(&self, index: usize, body: Bytes, trace: Option<TraceContext>) -> Result<Body, Trouble> {
         let target = &self.targets[index];
         let mut request = self.client.post(target.url.clone()).body(body);
         request = request.header(CONTENT_TYPE, "application/json").header(ACCEPT, "text/event-stream");
         if let Some(authorization) = &target.authorization {
             request = request.header(AUTHORIZATION, authorization);
+        }
+        if let Some(trace) = trace {
+            request = request.header("traceparent", trace.to_string());
         }
         let response = match timeout(self.limits.silence, request.send()).await {
             Ok(Ok(response)) => response,
@@ -247,6 +261,7 @@ mod tests {
             speaker: Speaker::Sub,
             seat: None,
             deadline: None,
+            trace: None,
         };
         assert!(matches!(engine.generate(request).await, Err(EngineError::Overloaded)));
         drop(waiting);

@@ -7,6 +7,9 @@ mod groups;
 mod run;
 mod seek;
 
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
 use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -22,6 +25,9 @@ pub(super) use seek::first_frame;
 
 /// Frames of one run, so that the filter stays short and stretches decode side by side.
 const RUN_FRAMES: usize = 64;
+
+/// Pause before a decoder that was killed is started again.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// Takes a frame for its target as soon as it is decoded, each at most once.
 pub(super) type Sink<'a> = &'a (dyn Fn(Target, Frame) + Send + Sync);
@@ -40,11 +46,33 @@ pub(super) struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    /// Decodes the frames of `targets` (ascending, none twice). What does not decode does not come.
+    /// Decodes the frames of `targets` (ascending, none twice). What does not decode does not come. A decoder that somebody
+    /// else ended is started once more, for what is missing.
     ///
     /// # Errors
-    /// [`MediaError::Timeout`] when it takes too long, and what reading fails with.
-    pub(super) fn decode(self, targets: &'a [Target], sink: Sink<'a>) -> BoxFuture<'a, Result<(), MediaError>> {
+    /// [`MediaError::Timeout`] when it takes too long, [`MediaError::Killed`], and what reading fails with.
+    pub(super) async fn decode(self, targets: &[Target], sink: Sink<'_>) -> Result<(), MediaError> {
+        let taken = Mutex::new(Vec::new());
+        let noted = |target: Target, frame: Frame| {
+            taken.lock().unwrap_or_else(PoisonError::into_inner).push(target);
+            sink(target, frame);
+        };
+        let result = Job::decode_once(self, targets, &noted).await;
+        if !matches!(result, Err(MediaError::Killed)) {
+            return result;
+        }
+        let taken = taken.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let missing: Vec<Target> = targets.iter().filter(|target| !taken.contains(target)).copied().collect();
+        tracing::warn!(missing = missing.len(), "a decoder was killed; it is started again");
+        // What was short of memory is so for a while.
+        tokio::time::sleep(PAUSE).await;
+        Job::decode_once(self, &missing, sink).await
+    }
+
+    fn decode_once<'b>(self, targets: &'b [Target], sink: Sink<'b>) -> BoxFuture<'b, Result<(), MediaError>>
+    where
+        'a: 'b,
+    {
         match &self.probed.access {
             Access::Index(index) => groups::decode(self, index, targets, sink).boxed(),
             Access::Seek { container_start, indexed } => {

@@ -32,6 +32,9 @@ pub enum MediaError {
     /// Took too long.
     #[error("{0} took too long")]
     Timeout(&'static str),
+    /// Somebody else ended ffmpeg, twice in a row: most likely the system, for want of memory. No fault of the video's.
+    #[error("the decoder was stopped by the system, try again later")]
+    Killed,
     /// ffmpeg is not there.
     #[error("ffmpeg is not installed; `paravt doctor` says how to get it")]
     NoFfmpeg,

@@ -2,21 +2,25 @@
 //!
 //! This file knows nothing of frames or of what the arguments mean. It alone imports ffmpeg-sidecar.
 
+mod counts;
+mod exit;
+
 use std::ffi::OsString;
 use std::fs::File;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
-use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OnceCell, Semaphore, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
+use self::counts::{Alive, Counts};
+pub(super) use self::exit::Exit;
 use super::MediaError;
 use crate::config::MediaConfig;
 
@@ -44,7 +48,7 @@ struct Inner {
     slots: usize,
     max_pixels: u64,
     permits: Arc<Semaphore>,
-    alive: Arc<AtomicUsize>,
+    counts: Arc<Counts>,
     /// Owns the task that watches each child until it is reaped. Closed, so that [`TaskTracker::wait`] ends when empty.
     children: TaskTracker,
     version: OnceCell<String>,
@@ -73,17 +77,6 @@ pub(super) enum Input {
 
 /// The name under which a child finds an [`Input::File`] and can seek in it.
 pub(super) const STDIN: &str = "file:/dev/fd/0";
-
-/// How a child ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Exit {
-    /// By itself, or by a signal.
-    Done(ExitStatus),
-    /// By us, because it took too long.
-    TimedOut,
-    /// By us, because nobody wanted it any more.
-    Stopped,
-}
 
 /// A running child. Dropping it kills the child, and its watcher reaps it.
 #[derive(Debug)]
@@ -136,6 +129,7 @@ impl Process {
         let exit = control.exit().await;
         match (exit, read) {
             (Exit::TimedOut, _) => Err(MediaError::Timeout(what)),
+            (Exit::Killed, _) => Err(MediaError::Killed),
             _ if kept.len() > limit => Err(MediaError::Internal(format!("{what} says too much"))),
             (_, Err(error)) => Err(MediaError::Internal(format!("{what}: {}", error.kind()))),
             (exit, Ok(_)) => Ok(Output { exit, stdout: kept }),
@@ -192,7 +186,7 @@ impl Ffmpeg {
                 slots,
                 max_pixels: config.max_pixels,
                 permits: Arc::new(Semaphore::new(slots)),
-                alive: Arc::new(AtomicUsize::new(0)),
+                counts: Arc::default(),
                 children,
                 version: OnceCell::new(),
                 tone_maps: OnceCell::new(),
@@ -226,7 +220,13 @@ impl Ffmpeg {
     /// Children alive: started and not yet reaped.
     #[must_use]
     pub fn processes(&self) -> usize {
-        self.inner.alive.load(Ordering::Relaxed)
+        self.inner.counts.alive()
+    }
+
+    /// Children that ended with an error, or took too long. Those that nobody wanted any more are none of them.
+    #[must_use]
+    pub fn failures(&self) -> u64 {
+        self.inner.counts.failures()
     }
 
     /// Waits until no child is left.
@@ -315,7 +315,7 @@ impl Ffmpeg {
         };
         let stop = CancellationToken::new();
         let (report, exit) = oneshot::channel();
-        let alive = Alive::new(&self.inner.alive, permit);
+        let alive = Alive::new(&self.inner.counts, permit);
         self.inner.children.spawn(watch(child, alive, stop.clone(), timeout, report));
         let control = Control { exit, _guard: stop.clone().drop_guard(), stop };
         Ok(Process {
@@ -359,26 +359,6 @@ impl Ffmpeg {
     }
 }
 
-/// One running child, counted; the next may start when it goes.
-#[derive(Debug)]
-struct Alive {
-    count: Arc<AtomicUsize>,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl Alive {
-    fn new(count: &Arc<AtomicUsize>, permit: OwnedSemaphorePermit) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self { count: Arc::clone(count), _permit: permit }
-    }
-}
-
-impl Drop for Alive {
-    fn drop(&mut self) {
-        self.count.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// Waits for a child's end, or brings it about; reaps it, then lets the next one start.
 async fn watch(
     mut child: Child,
@@ -388,18 +368,18 @@ async fn watch(
     report: oneshot::Sender<Exit>,
 ) {
     let forced = tokio::select! {
-        status = child.wait() => status.map(Exit::Done).unwrap_or(Exit::Stopped),
+        status = child.wait() => status.map(Exit::of).unwrap_or(Exit::Stopped),
         () = stop.cancelled() => Exit::Stopped,
         () = tokio::time::sleep(timeout) => Exit::TimedOut,
     };
-    if !matches!(forced, Exit::Done(_)) {
+    if matches!(forced, Exit::Stopped | Exit::TimedOut) {
         kill_group(&child);
         // Fails only for a child that has ended by now, which `wait` has then reaped.
         if let Err(error) = child.kill().await {
             tracing::debug!(error = %error.kind(), "killing a child");
         }
     }
-    drop(alive);
+    alive.ended(forced);
     if report.send(forced).is_err() {
         tracing::trace!("a child ended that nobody waited for");
     }
@@ -442,7 +422,9 @@ fn limit(child: &Child, address_space: u64, timeout: Duration) {
         (Resource::Nofile, MAX_OPEN),
     ];
     for (resource, bound) in bounds {
-        let bound = Rlimit { current: Some(bound), maximum: Some(bound) };
+        // At the soft limit of processor time comes a signal of its own; at the hard one the one that others kill with.
+        let most = if resource == Resource::Cpu { bound + 1 } else { bound };
+        let bound = Rlimit { current: Some(bound), maximum: Some(most) };
         if let Err(error) = prlimit(Some(pid), resource, bound) {
             // It has ended already, or a stricter limit is in place.
             tracing::debug!(%error, ?resource, "limiting a child");
@@ -530,6 +512,17 @@ mod tests {
         assert!(!exists(pid));
     }
 
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn a_process_that_somebody_else_ends_was_killed() {
+        use rustix::process::{Pid, Signal, kill_process};
+        let ffmpeg = ffmpeg(|_| ());
+        let process = ffmpeg.start(Program::Ffmpeg, endless(), Input::Nothing).await.expect("starts");
+        let pid = process.pid.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)).expect("a pid");
+        kill_process(pid, Signal::KILL).expect("it is there");
+        assert_eq!(process.control.exit().await, Exit::Killed);
+    }
+
     #[tokio::test]
     async fn a_process_that_takes_too_long_is_ended() {
         let ffmpeg = ffmpeg(|_| ());
@@ -564,7 +557,7 @@ mod tests {
             line.split_whitespace().take(2).map(str::to_owned).collect::<Vec<_>>()
         };
         assert_eq!(limit("Max address space"), ["629145600", "629145600"]);
-        assert_eq!(limit("Max cpu time"), ["40", "40"]);
+        assert_eq!(limit("Max cpu time"), ["40", "41"]);
         assert_eq!(limit("Max core file size"), ["0", "0"]);
         assert_eq!(limit("Max file size"), ["0", "0"]);
         assert_eq!(limit("Max open files"), ["64", "64"]);

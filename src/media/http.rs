@@ -15,6 +15,7 @@ mod remote;
 mod tests;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -52,6 +53,8 @@ pub(super) struct Web {
     in_flight: Semaphore,
     storage: Arc<Storage>,
     limit: Duration,
+    /// Bytes of bodies that came since the start.
+    fetched: Arc<AtomicU64>,
 }
 
 /// Where a URL led, after its redirects.
@@ -103,7 +106,13 @@ impl Web {
             in_flight: Semaphore::new(MAX_BLOCKS_IN_FLIGHT),
             storage,
             limit: Duration::from_secs(config.fetch_timeout_s),
+            fetched: Arc::default(),
         }
+    }
+
+    /// Bytes that came since the start.
+    pub(super) fn fetched_bytes(&self) -> u64 {
+        self.fetched.load(Ordering::Relaxed)
     }
 
     /// Asks a URL for what it gives. `in_pieces`: for its first block only; it comes as a whole where the server can't do that.
@@ -160,7 +169,7 @@ impl Web {
                 }
                 StatusCode::PARTIAL_CONTENT if in_pieces => match answer::first(response.headers()) {
                     Some((total, _)) if total > max_bytes => return Err(too_large(kind, max_bytes)),
-                    Some((total, validator)) => match head(response, total.min(BLOCK_BYTES)).await {
+                    Some((total, validator)) => match head(response, total.min(BLOCK_BYTES), &self.fetched).await {
                         Ok(head) => return self.first(head, route, kind, total, validator, known).await,
                         Err(error) if broken => return Err(error),
                         Err(_) => broken = true,
@@ -170,7 +179,7 @@ impl Web {
                 StatusCode::RANGE_NOT_SATISFIABLE if in_pieces => in_pieces = false,
                 _ => {
                     let download = Download::new(kind, max_bytes, route.host(), &self.storage)?;
-                    return receive(response, route, kind, download).await;
+                    return receive(response, route, kind, download, &self.fetched).await;
                 }
             }
         }
@@ -246,8 +255,8 @@ fn refusal(status: StatusCode, kind: Kind) -> MediaError {
 }
 
 /// The body of an answer of so many bytes, few enough for the memory.
-async fn head(response: Response, length: u64) -> Result<Bytes, MediaError> {
-    let mut part = fill::Part::new(response, length);
+async fn head(response: Response, length: u64, fetched: &Arc<AtomicU64>) -> Result<Bytes, MediaError> {
+    let mut part = fill::Part::new(response, length, fetched);
     let mut bytes = Vec::new();
     while let Some(chunk) = part.chunk().await? {
         bytes.extend_from_slice(&chunk);
@@ -261,6 +270,7 @@ async fn receive(
     route: Arc<Route>,
     kind: Kind,
     mut download: Download,
+    fetched: &Arc<AtomicU64>,
 ) -> Result<Answer, MediaError> {
     if response.status() != StatusCode::OK {
         return Err(refusal(response.status(), kind));
@@ -272,7 +282,7 @@ async fn receive(
         download.expect(bytes)?;
     }
     let tag = Tag::new(response.headers(), &route.url);
-    let (mut body, pace) = (response.bytes_stream(), Pace::new());
+    let (mut body, pace) = (fill::body(response, fetched), Pace::new());
     while let Some(chunk) = pace.keep(download.bytes(), body.next()).await? {
         let chunk = chunk.map_err(|_| broke_off())?;
         download.write(&chunk).await?;

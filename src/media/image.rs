@@ -4,6 +4,7 @@
 
 use std::io::Cursor;
 
+use image::codecs::jpeg::JpegEncoder;
 use image::imageops::{self, FilterType};
 use image::{DynamicImage, ImageDecoder as _, ImageError, ImageReader, Limits, RgbImage};
 
@@ -46,6 +47,24 @@ pub(super) fn decode(bytes: &[u8], budget: &PixelBudget, max_pixels: u64) -> Res
     // PIL's bicubic is Catmull-Rom, and both widen the kernel when they shrink.
     let scaled = imageops::resize(&picture, size.width, size.height, FilterType::CatmullRom);
     Ok(Frame { time: None, size, rgb: scaled.into_raw().into() })
+}
+
+/// A frame as a small JPEG, its longer side so many pixels at most. `None` for a frame without pixels. Takes processor time.
+#[must_use]
+pub fn thumbnail(frame: &Frame, side: u32) -> Option<Vec<u8>> {
+    const QUALITY: u8 = 75;
+    let FrameSize { width, height } = frame.size;
+    let picture = RgbImage::from_raw(width, height, frame.rgb.to_vec())?;
+    let scale = f64::from(side) / f64::from(width.max(height).max(1));
+    let picture = if scale < 1.0 {
+        let scaled = |side: u32| ((f64::from(side) * scale).round() as u32).max(1);
+        imageops::thumbnail(&picture, scaled(width), scaled(height))
+    } else {
+        picture
+    };
+    let mut jpeg = Vec::new();
+    JpegEncoder::new_with_quality(&mut jpeg, QUALITY).encode_image(&picture).ok()?;
+    Some(jpeg)
 }
 
 /// Puts a picture on white, as qwen-vl-utils does.

@@ -65,6 +65,10 @@ struct Opened {
 pub struct MediaLoad {
     /// ffmpeg and ffprobe processes alive.
     pub processes: usize,
+    /// Processes that ended with an error, or took too long, since the start.
+    pub process_failures: u64,
+    /// Bytes that came from the web since the start.
+    pub fetched_bytes: u64,
     /// Clips served from the cache of decoded frames, or from what another request decoded, since the start.
     pub cache_hits: u64,
     /// Clips that had frames decoded for them since the start.
@@ -222,7 +226,14 @@ impl Media {
     #[must_use]
     pub fn load(&self) -> MediaLoad {
         let (cache_hits, cache_misses, cache_bytes) = self.inner.frames.counts();
-        MediaLoad { processes: self.inner.ffmpeg.processes(), cache_hits, cache_misses, cache_bytes }
+        MediaLoad {
+            processes: self.inner.ffmpeg.processes(),
+            process_failures: self.inner.ffmpeg.failures(),
+            fetched_bytes: self.inner.sources.fetched_bytes(),
+            cache_hits,
+            cache_misses,
+            cache_bytes,
+        }
     }
 
     /// Waits until no process of ours is left, as after a shutdown or when all callers have gone away.

@@ -388,7 +388,14 @@ async fn read(ffmpeg: &Ffmpeg, content: &Content) -> Result<Report, MediaError> 
     let mut arguments: Vec<OsString> =
         ["-v", "error", "-of", "json=c=1", "-show_entries", ENTRIES].map(Into::into).into();
     arguments.extend(probing(ffmpeg));
-    let output = ffmpeg.run(Program::Ffprobe, arguments, whole(content)?, "looking into the video", 1 << 20).await?;
+    let look = || async {
+        let what = "looking into the video";
+        ffmpeg.run(Program::Ffprobe, arguments.clone(), whole(content)?, what, 1 << 20).await
+    };
+    let output = match look().await {
+        Err(MediaError::Killed) => look().await?,
+        output => output?,
+    };
     match output.exit {
         // Names in a file need not be text.
         Exit::Done(status) if status.success() => serde_json::from_str(&String::from_utf8_lossy(&output.stdout))
@@ -435,6 +442,7 @@ async fn measure(
     match exit {
         Exit::TimedOut => estimate().ok_or(MediaError::Timeout("counting the video's frames")),
         Exit::Stopped => Err(many(config)),
+        Exit::Killed => estimate().ok_or(MediaError::Killed),
         // A damaged end is no reason to forget what came before.
         Exit::Done(_) => scan
             .measured(header)

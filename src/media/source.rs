@@ -1,6 +1,6 @@
-//! Where a video or picture comes from: an allowed file, bytes in the request, or the web. The result is content that can be read.
+//! Where a video or picture comes from: an allowed or uploaded file, bytes in the request, or the web. The result is content that can be read.
 //!
-//! This file tells the three apart and sees to it that what several open at the same time is opened once. It does not look
+//! This file tells them apart and sees to it that what several open at the same time is opened once. It does not look
 //! into what it opens.
 
 mod data;
@@ -18,6 +18,7 @@ use url::Url;
 use super::MediaError;
 use super::content::{Content, Held};
 use super::http::{Found, Guard, Tag, Web};
+use super::uploads::Upload;
 use crate::config::MediaConfig;
 
 pub(super) use download::{Download, Downloaded, Reservation, Storage};
@@ -35,6 +36,8 @@ pub enum SourceRequest {
     Url(String),
     /// A path given by the operator on the command line: trusted, no allow-list.
     Path(PathBuf),
+    /// A file the caller uploaded, which was looked up for it.
+    Upload(Upload),
 }
 
 /// What a source is asked for: which `data:` types are taken, and the word for it in messages.
@@ -117,6 +120,11 @@ impl Sources {
         }
     }
 
+    /// Bytes that came from the web since the start.
+    pub(super) fn fetched_bytes(&self) -> u64 {
+        self.web.fetched_bytes()
+    }
+
     /// Bytes that temporary files take.
     #[cfg(test)]
     pub(super) fn taken(&self) -> u64 {
@@ -160,6 +168,7 @@ impl Sources {
     ) -> Result<Content, MediaError> {
         let text = match request {
             SourceRequest::Path(path) => return file::open(file::trusted(path, kind).await?, kind, max_bytes).await,
+            SourceRequest::Upload(upload) => return file::open_upload(upload.clone(), kind, max_bytes).await,
             SourceRequest::Url(text) => text,
         };
         if text.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("data:")) {

@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 
 use super::content::{MAX_FRAMES, Message, fps, messages};
 use super::field::{Field, Fields, Invalid};
+use super::tools::{ResponseFormat, Tool, ToolChoice, response_format, tool_choice, tools};
 use crate::config::Dispatch;
 
 /// Most characters of `user`.
@@ -13,15 +14,14 @@ const MAX_USER: usize = 512;
 /// Most texts in `stop`, as OpenAI allows, and the longest.
 const MAX_STOPS: usize = 4;
 const MAX_STOP_BYTES: usize = 256;
-/// OpenAI's bounds of `n`, `top_logprobs` and `tools`.
+/// OpenAI's bounds of `n` and `top_logprobs`.
 const MAX_CHOICES: u32 = 128;
 const MAX_LOGPROBS: u32 = 20;
-const MAX_TOOLS: usize = 128;
 
-/// A question. Fields that are not listed are accepted and have no effect, save those OpenAI knows and paravt can't do yet
-/// (`n` above 1, `logprobs`, `top_logprobs`, `response_format` other than text, `tools`, `functions`, `logit_bias`): these
-/// are refused.
+/// A question. Fields that are not listed are accepted and have no effect, save those of OpenAI's that would change the
+/// answer and that paravt can't honour (`functions`, `logit_bias`): these are refused.
 #[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(example = json!({"model": "paravt", "messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 16}))]
 pub(crate) struct ChatCompletionRequest {
     /// Name of the model card, or `paravt`, or empty for the one there is.
     #[serde(default)]
@@ -38,8 +38,24 @@ pub(crate) struct ChatCompletionRequest {
     pub(crate) stream: bool,
     /// What the stream holds.
     pub(crate) stream_options: Option<StreamOptions>,
-    /// Whether windows of the video may (`auto`), may not (`none`), or must (`required`) be watched.
+    /// How many answers, each from an episode of its own. With a `seed`, each has the next one.
+    #[schema(value_type = Option<u32>, minimum = 1, maximum = 128)]
+    pub(crate) n: u32,
+    /// Give the log-probabilities of the answer's tokens, where the engine can.
+    #[schema(required = false)]
+    pub(crate) logprobs: bool,
+    /// And of so many others at each place. Needs `logprobs`.
+    #[schema(minimum = 0, maximum = 20)]
+    pub(crate) top_logprobs: Option<u32>,
+    /// What the answer must be, where the engine can hold it to that.
+    pub(crate) response_format: Option<ResponseFormat>,
+    /// Functions of the caller's own. `crop_video` is the agent's.
+    #[schema(required = false, max_items = 128)]
+    pub(crate) tools: Vec<Tool>,
+    /// Whether windows of the video may (`auto`), may not (`none`), or must (`required`) be watched, and tools called.
     pub(crate) tool_choice: Option<ToolChoice>,
+    /// `false`: at most one call of the caller's tools in an answer.
+    pub(crate) parallel_tool_calls: Option<bool>,
     /// Goes on where the last message, text of the assistant's, breaks off, as vLLM does: one plain completion, without
     /// windows. What that message says is not repeated.
     #[schema(required = false)]
@@ -97,7 +113,8 @@ pub(crate) struct SamplingFields {
     /// OpenAI's newer name for `max_tokens`; wins over it.
     #[schema(minimum = 1)]
     pub(crate) max_completion_tokens: Option<u32>,
-    /// Keep going at the end-of-text token, where the engine can.
+    /// Keep going at the end-of-text token, where the engine can. Only in plain completions: an episode's turns end where their
+    /// calls do.
     #[schema(required = false)]
     pub(crate) ignore_eos: bool,
 }
@@ -121,18 +138,6 @@ pub(crate) struct StreamOptions {
     pub(crate) include_usage: bool,
 }
 
-/// Whether windows may be watched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum ToolChoice {
-    /// They may not.
-    None,
-    /// The model decides.
-    Auto,
-    /// At least one.
-    Required,
-}
-
 /// What paravt adds to OpenAI's request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct ParavtOptions {
@@ -152,6 +157,12 @@ pub(crate) struct ParavtOptions {
     /// The whole story in the last object.
     #[schema(required = false)]
     pub(crate) trace: bool,
+    /// Events of frames bring these as small JPEG pictures (`data:` URLs). Needs `events`.
+    #[schema(required = false)]
+    pub(crate) thumbnails: bool,
+    /// The model's text as it is: thinking, calls and all other tags in `content`. Only for plain completions.
+    #[schema(required = false)]
+    pub(crate) raw: bool,
 }
 
 /// Frames of each video.
@@ -179,7 +190,8 @@ impl ChatCompletionRequest {
     /// [`Invalid`] for the first field that is missing, wrong, or not supported yet.
     pub(crate) fn read(body: Value) -> Result<Self, Invalid> {
         let mut fields = Fields::root(body)?;
-        refuse_what_comes_later(&mut fields)?;
+        refuse_what_is_not_done(&mut fields)?;
+        let logprobs = fields.read("logprobs", Field::flag)?.unwrap_or_default();
         let continued = fields.read("continue_final_message", Field::flag)?.unwrap_or_default();
         Ok(Self {
             model: fields.read("model", Field::string)?.unwrap_or_default(),
@@ -200,66 +212,44 @@ impl ChatCompletionRequest {
                 let include_usage = field.object()?.read("include_usage", Field::flag)?.unwrap_or_default();
                 Ok(StreamOptions { include_usage })
             })?,
-            tool_choice: fields.read("tool_choice", tool_choice)?,
-            paravt: fields.read("paravt", ParavtOptions::read)?.unwrap_or_default(),
-            mm_processor_kwargs: fields.read("mm_processor_kwargs", |field| {
+            n: fields.read("n", |field| field.count(1, MAX_CHOICES))?.unwrap_or(1),
+            logprobs,
+            top_logprobs: fields.read("top_logprobs", |field| {
                 let path = field.path.clone();
-                match VideoSampling::read(field)? {
-                    VideoSampling { fps: Some(_), num_frames: Some(_) } => {
-                        Err(Invalid::new(path, "must hold fps or num_frames, not both"))
-                    }
-                    sampling => Ok(sampling),
+                match field.count(0, MAX_LOGPROBS)? {
+                    // Some clients send 0 where they mean nothing.
+                    1.. if !logprobs => Err(Invalid::new(path, "needs logprobs to be true")),
+                    count => Ok(count),
                 }
             })?,
-            media_io_kwargs: fields.read("media_io_kwargs", |field| {
-                Ok(MediaIo { video: field.object()?.read("video", VideoSampling::read)? })
-            })?,
-            user: fields.read("user", |field| {
-                let path = field.path.clone();
-                let user = field.string()?;
-                if user.len() > MAX_USER { Err(Invalid::new(path, "is too long")) } else { Ok(user) }
-            })?,
+            response_format: fields.read("response_format", response_format)?,
+            tools: fields.read("tools", tools)?.unwrap_or_default(),
+            tool_choice: fields.read("tool_choice", tool_choice)?,
+            parallel_tool_calls: fields.read("parallel_tool_calls", Field::flag)?,
+            paravt: fields.read("paravt", ParavtOptions::read)?.unwrap_or_default(),
+            mm_processor_kwargs: fields.read("mm_processor_kwargs", VideoSampling::read_one)?,
+            media_io_kwargs: fields.read("media_io_kwargs", MediaIo::read)?,
+            user: fields.read("user", |field| field.bounded_string(MAX_USER))?,
             metadata: fields.read("metadata", |field| field.object().map(|_| ()))?,
         })
     }
 }
 
-/// OpenAI's fields that change the answer and that paravt can't honour yet, where they ask for something.
-fn refuse_what_comes_later(fields: &mut Fields) -> Result<(), Invalid> {
-    // A value that OpenAI would not take either is wrong, not early.
+/// OpenAI's fields that change the answer and that paravt can't honour, where they ask for something.
+fn refuse_what_is_not_done(fields: &mut Fields) -> Result<(), Invalid> {
     let asked = [
-        ("n", fields.read("n", |field| Ok(field.count(1, MAX_CHOICES)? > 1))?),
-        ("logprobs", fields.read("logprobs", Field::flag)?),
-        ("top_logprobs", fields.read("top_logprobs", |field| Ok(field.count(0, MAX_LOGPROBS)? > 0))?),
-        ("tools", fields.read("tools", |field| Ok(!field.list(0, MAX_TOOLS)?.is_empty()))?),
-        ("functions", fields.read("functions", |field| Ok(!field.list(0, MAX_TOOLS)?.is_empty()))?),
+        // The forerunner of `tools`.
+        ("functions", fields.read("functions", |field| Ok(!field.list(0, 128)?.is_empty()))?),
         ("logit_bias", fields.read("logit_bias", |field| Ok(!field.object()?.is_empty()))?),
     ];
-    if let Some((name, _)) = asked.iter().find(|(_, asked)| *asked == Some(true)) {
-        return Err(Invalid::not_yet(*name));
+    match asked.iter().find(|(_, asked)| *asked == Some(true)) {
+        Some((name, _)) => Err(Invalid::not_yet(*name)),
+        None => Ok(()),
     }
-    let format = fields.read("response_format", |field| {
-        let mut inner = field.object()?;
-        inner.need("type", |field| {
-            let path = field.path.clone();
-            let plain = field.choice(&[("text", true), ("json_object", false), ("json_schema", false)])?;
-            if plain { Ok(()) } else { Err(Invalid::not_yet(path)) }
-        })
-    });
-    format.map(|_| ())
-}
-
-fn tool_choice(field: Field) -> Result<ToolChoice, Invalid> {
-    if !field.is_string() {
-        // An object names one of the client's own tools.
-        let path = field.path.clone();
-        return field.object().and_then(|_| Err(Invalid::not_yet(path)));
-    }
-    field.choice(&[("none", ToolChoice::None), ("auto", ToolChoice::Auto), ("required", ToolChoice::Required)])
 }
 
 impl SamplingFields {
-    fn read(fields: &mut Fields) -> Result<Self, Invalid> {
+    pub(super) fn read(fields: &mut Fields) -> Result<Self, Invalid> {
         let penalty = |field: Field| field.number("a number from -2 to 2", |value| value.abs() <= 2.0);
         let tokens = |field: Field| field.count(1, u32::MAX);
         Ok(Self {
@@ -303,7 +293,7 @@ fn stop(field: Field) -> Result<Vec<String>, Invalid> {
 }
 
 impl ParavtOptions {
-    fn read(field: Field) -> Result<Self, Invalid> {
+    pub(super) fn read(field: Field) -> Result<Self, Invalid> {
         let mut fields = field.object()?;
         Ok(Self {
             agent: fields.read("agent", Field::flag)?,
@@ -314,11 +304,30 @@ impl ParavtOptions {
             max_calls: fields.read("max_calls", |field| field.count(1, 1000))?,
             events: fields.read("events", Field::flag)?.unwrap_or_default(),
             trace: fields.read("trace", Field::flag)?.unwrap_or_default(),
+            thumbnails: fields.read("thumbnails", Field::flag)?.unwrap_or_default(),
+            raw: fields.read("raw", Field::flag)?.unwrap_or_default(),
         })
     }
 }
 
+impl MediaIo {
+    pub(super) fn read(field: Field) -> Result<Self, Invalid> {
+        Ok(Self { video: field.object()?.read("video", VideoSampling::read)? })
+    }
+}
+
 impl VideoSampling {
+    /// A rate or a number.
+    pub(super) fn read_one(field: Field) -> Result<Self, Invalid> {
+        let path = field.path.clone();
+        match Self::read(field)? {
+            Self { fps: Some(_), num_frames: Some(_) } => {
+                Err(Invalid::new(path, "must hold fps or num_frames, not both"))
+            }
+            sampling => Ok(sampling),
+        }
+    }
+
     fn read(field: Field) -> Result<Self, Invalid> {
         let mut fields = field.object()?;
         Ok(Self {

@@ -5,6 +5,8 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::completion::{ParavtResult, Usage, WireFinish};
+use super::logprobs::ChoiceLogprobs;
+use super::tools::ToolCall;
 use crate::types::MediaTime;
 
 /// One piece.
@@ -33,13 +35,12 @@ pub(crate) struct ChatCompletionChunk {
 /// A choice of a chunk.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct ChunkChoice {
-    /// 0.
-    pub(crate) index: u32,
+    /// Which of the `n` answers it belongs to.
+    pub(crate) index: usize,
     /// What is new.
     pub(crate) delta: Delta,
-    /// `null`.
-    #[schema(value_type = Option<Object>)]
-    pub(crate) logprobs: Option<()>,
+    /// Of the tokens that are new, where the request asks for them.
+    pub(crate) logprobs: Option<ChoiceLogprobs>,
     /// Why it ended; `null` before.
     pub(crate) finish_reason: Option<WireFinish>,
 }
@@ -55,6 +56,10 @@ pub(crate) struct Delta {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub(crate) content: Option<String>,
+    /// Calls of the caller's tools, each whole and under an index of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(crate) tool_calls: Option<Vec<ChunkToolCall>>,
     /// More of the thinking.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -63,6 +68,16 @@ pub(crate) struct Delta {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub(crate) reasoning: Option<String>,
+}
+
+/// A call of the caller's tool.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct ChunkToolCall {
+    /// Its place among the answer's calls.
+    pub(crate) index: usize,
+    /// The call.
+    #[serde(flatten)]
+    pub(crate) call: ToolCall,
 }
 
 /// What paravt adds to a chunk.
@@ -86,6 +101,10 @@ pub(crate) enum EpisodeEvent {
         #[serde(flatten)]
         #[schema(value_type = Object)]
         record: Value,
+        /// The frames as JPEG `data:` URLs, with `paravt.thumbnails`.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        #[schema(required = false)]
+        thumbnails: Vec<String>,
     },
     /// The main agent begins a turn.
     #[serde(rename = "turn.started")]
@@ -129,6 +148,10 @@ pub(crate) enum EpisodeEvent {
         /// Its frames.
         #[schema(value_type = Vec<f64>)]
         frame_times: Vec<MediaTime>,
+        /// The frames as JPEG `data:` URLs, with `paravt.thumbnails`.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        #[schema(required = false)]
+        thumbnails: Vec<String>,
         /// When.
         at_ms: f64,
     },

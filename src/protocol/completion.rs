@@ -4,6 +4,9 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use super::logprobs::ChoiceLogprobs;
+use super::tools::ToolCall;
+
 /// An answer.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct ChatCompletionResponse {
@@ -15,7 +18,7 @@ pub(crate) struct ChatCompletionResponse {
     pub(crate) created: u64,
     /// The model card's name.
     pub(crate) model: String,
-    /// One choice.
+    /// As many as `n`.
     pub(crate) choices: Vec<Choice>,
     /// Tokens of all agents.
     pub(crate) usage: Usage,
@@ -26,13 +29,12 @@ pub(crate) struct ChatCompletionResponse {
 /// A choice.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Choice {
-    /// 0.
-    pub(crate) index: u32,
+    /// Its place.
+    pub(crate) index: usize,
     /// The answer.
     pub(crate) message: AnswerMessage,
-    /// `null`.
-    #[schema(value_type = Option<Object>)]
-    pub(crate) logprobs: Option<()>,
+    /// Where the request asks for them.
+    pub(crate) logprobs: Option<ChoiceLogprobs>,
     /// Why it ended.
     pub(crate) finish_reason: WireFinish,
 }
@@ -42,27 +44,35 @@ pub(crate) struct Choice {
 pub(crate) struct AnswerMessage {
     /// `assistant`.
     pub(crate) role: &'static str,
-    /// The answer alone.
-    pub(crate) content: String,
+    /// The answer alone. `null` where there are only calls.
+    pub(crate) content: Option<String>,
     /// `null`.
     #[schema(value_type = Option<String>)]
     pub(crate) refusal: Option<()>,
+    /// Calls of the caller's tools, for the caller to run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub(crate) tool_calls: Vec<ToolCall>,
     /// The thinking of all turns, under the name DeepSeek gave it.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub(crate) reasoning_content: Option<String>,
     /// The same under vLLM's name.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub(crate) reasoning: Option<String>,
 }
 
 /// Why an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum WireFinish {
     /// By itself or at a stop text.
     Stop,
     /// At the longest length.
     Length,
+    /// With calls of the caller's tools.
+    ToolCalls,
 }
 
 /// Tokens of all agents together.
@@ -119,13 +129,40 @@ pub(crate) struct TokenCounts {
 /// What paravt adds to an answer.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct ParavtResult {
-    /// Where the time went.
+    /// Where the time went; of several choices, the slowest one's.
     pub(crate) timing: Timing,
+    /// How the main agent's tokens were chosen.
+    pub(crate) sampling: SamplingEcho,
     /// The whole story, when `paravt.trace` asked for it: windows with the times of their frames, summaries, tokens and
     /// milliseconds; turns; drafts; failures.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>, nullable = false)]
     pub(crate) trace: Option<Value>,
+}
+
+/// How the main agent's tokens were chosen: what the request says, and the model card's values where it says nothing. `null`:
+/// neutral.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub(crate) struct SamplingEcho {
+    /// 0 is greedy.
+    pub(crate) temperature: Option<f64>,
+    /// Nucleus mass.
+    pub(crate) top_p: Option<f64>,
+    /// Number of candidates.
+    pub(crate) top_k: Option<u32>,
+    /// Least share of the best candidate's probability.
+    pub(crate) min_p: Option<f64>,
+    /// Against repeating tokens, by count.
+    pub(crate) frequency_penalty: Option<f64>,
+    /// Against repeating tokens at all.
+    pub(crate) presence_penalty: Option<f64>,
+    /// Against repeating tokens; 1 is none.
+    pub(crate) repetition_penalty: Option<f64>,
+    /// The first choice's seed; where the request gives none and tokens are drawn, one that was drawn for it. `null` where the
+    /// engine takes none.
+    pub(crate) seed: Option<u64>,
+    /// Longest turn of the main agent in tokens.
+    pub(crate) max_tokens: u32,
 }
 
 /// Where the time went, in milliseconds. All but `queue_ms` count from the moment the episode began.

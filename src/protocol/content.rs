@@ -4,6 +4,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::field::{Field, Fields, Invalid};
+use super::tools::{MAX_ID, ToolCall, tool_calls};
 use crate::types::MediaTime;
 
 /// Most messages in a request.
@@ -18,6 +19,8 @@ pub(crate) const MAX_IMAGES: usize = 1024;
 pub(crate) const MAX_TEXT_BYTES: usize = 4 << 20;
 /// Longest URL in bytes, save those that carry their content themselves (`data:`).
 pub(crate) const MAX_URL_BYTES: usize = 8 << 10;
+/// Longest name of an uploaded file.
+const MAX_ID_BYTES: usize = 256;
 /// Most overview frames a caller may ask for (the most Qwen3-VL was evaluated with).
 pub(crate) const MAX_FRAMES: u32 = 2048;
 /// Most frames a second a caller may ask for.
@@ -28,8 +31,27 @@ pub(crate) const MAX_FPS: f64 = 60.0;
 pub(crate) struct Message {
     /// Who speaks.
     pub(crate) role: MessageRole,
-    /// What is said.
+    /// What is said. May be absent in a message of the assistant's that calls tools.
+    #[schema(value_type = Option<Content>)]
     pub(crate) content: Content,
+    /// Calls of the caller's tools that the assistant made.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub(crate) tool_calls: Vec<ToolCall>,
+    /// In a tool's message: the call it answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(crate) tool_call_id: Option<String>,
+    /// Its path in the body.
+    #[serde(skip)]
+    pub(crate) path: String,
+}
+
+impl Message {
+    /// A message that was at this path.
+    pub(super) const fn said(path: String, role: MessageRole, content: Content) -> Self {
+        Self { role, content, tool_calls: Vec::new(), tool_call_id: None, path }
+    }
 }
 
 /// Who speaks.
@@ -44,6 +66,8 @@ pub(crate) enum MessageRole {
     User,
     /// The model.
     Assistant,
+    /// What a tool of the caller's gave. Text alone.
+    Tool,
 }
 
 /// Text alone, or parts.
@@ -66,6 +90,8 @@ pub(crate) enum ContentPart {
     ImageUrl(ImageUrlPart),
     /// A video.
     VideoUrl(VideoUrlPart),
+    /// An uploaded video or picture.
+    File(FilePart),
 }
 
 /// Text.
@@ -80,6 +106,9 @@ pub(crate) struct TextPart {
 pub(crate) struct ImageUrlPart {
     /// The picture.
     pub(crate) image_url: ImageUrl,
+    /// Path of its URL in the part.
+    #[serde(skip)]
+    pub(crate) url_field: &'static str,
 }
 
 /// Where a picture is.
@@ -118,6 +147,9 @@ pub(crate) struct VideoUrlPart {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub(crate) detail: Option<Detail>,
+    /// Path of its URL in the part.
+    #[serde(skip)]
+    pub(crate) url_field: &'static str,
 }
 
 /// Where a video is.
@@ -125,6 +157,72 @@ pub(crate) struct VideoUrlPart {
 pub(crate) struct VideoUrl {
     /// `http(s)://`, `data:video/…;base64,…`, or `file://` below an allowed folder.
     pub(crate) url: String,
+}
+
+/// An uploaded video or picture. How to sample it is for videos; pictures are taken as they are.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct FilePart {
+    /// The file.
+    pub(crate) file: FileSource,
+    /// Only from here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<VideoTime>, nullable = false)]
+    pub(crate) start: Option<MediaTime>,
+    /// Only to here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<VideoTime>, nullable = false)]
+    pub(crate) end: Option<MediaTime>,
+    /// Overview frames a second, in place of the model card's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(exclusive_minimum = 0.0, maximum = 60.0, nullable = false)]
+    pub(crate) fps: Option<f64>,
+    /// Fewer overview frames than the model card's most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 2048, nullable = false)]
+    pub(crate) max_frames: Option<u32>,
+    /// Accepted, and without effect: the model card sets the size of frames.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(crate) detail: Option<Detail>,
+}
+
+/// Which file: one of `file_id` and `file_data`.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct FileSource {
+    /// From `POST /v1/files`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(crate) file_id: Option<String>,
+    /// `data:video/…;base64,…` or `data:image/…;base64,…`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(crate) file_data: Option<String>,
+    /// Accepted, and without effect.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(crate) filename: Option<String>,
+    /// Whether these fields are an object of their own in the part.
+    #[serde(skip)]
+    pub(crate) nested: bool,
+}
+
+impl FileSource {
+    /// Path of the field that names it, in the part.
+    pub(crate) const fn field(&self) -> &'static str {
+        match (self.nested, self.file_id.is_some()) {
+            (true, true) => "file.file_id",
+            (true, false) => "file.file_data",
+            (false, true) => "file_id",
+            (false, false) => "file_data",
+        }
+    }
+
+    /// Whether it carries a still picture. An animated GIF is a video.
+    pub(crate) fn holds_picture(&self) -> bool {
+        let begins =
+            |data: &String, start: &str| data.get(..start.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(start));
+        self.file_data.as_ref().is_some_and(|data| begins(data, "data:image/") && !begins(data, "data:image/gif"))
+    }
 }
 
 /// OpenAI's wish for resolution.
@@ -156,6 +254,27 @@ const DETAILS: [(&str, Detail); 3] = [("auto", Detail::Auto), ("low", Detail::Lo
 pub(super) fn messages(field: Field, continued: bool) -> Result<Vec<Message>, Invalid> {
     let path = field.path.clone();
     let messages: Vec<Message> = field.list(1, MAX_MESSAGES)?.into_iter().map(message).collect::<Result<_, _>>()?;
+    check(&path, &messages)?;
+    let (mut place, before) = (messages.len() - 1, if continued { "before the last" } else { "in the last" });
+    if continued {
+        if messages[place].role != MessageRole::Assistant {
+            let problem = "must be \"assistant\" in the last message, with continue_final_message";
+            return Err(Invalid::new(format!("{path}[{place}].role"), problem));
+        }
+        if place == 0 {
+            return Err(Invalid::new(path, "must hold a message of the user's"));
+        }
+        place -= 1;
+    }
+    if matches!(messages[place].role, MessageRole::User | MessageRole::Tool) {
+        Ok(messages)
+    } else {
+        Err(Invalid::new(format!("{path}[{place}].role"), format!("must be \"user\" or \"tool\" {before} message")))
+    }
+}
+
+/// Checks what all messages hold together.
+pub(super) fn check(path: &str, messages: &[Message]) -> Result<(), Invalid> {
     let count = |wanted: fn(&ContentPart) -> bool| -> usize {
         messages
             .iter()
@@ -168,7 +287,8 @@ pub(super) fn messages(field: Field, continued: bool) -> Result<Vec<Message>, In
     if count(|part| matches!(part, ContentPart::VideoUrl(_))) > MAX_VIDEOS {
         return Err(Invalid::new(path, format!("must hold at most {MAX_VIDEOS} videos")));
     }
-    if count(|part| matches!(part, ContentPart::ImageUrl(_))) > MAX_IMAGES {
+    // What an uploaded file is, is known only when it is looked up: `api` counts those that are videos.
+    if count(|part| matches!(part, ContentPart::ImageUrl(_) | ContentPart::File(_))) > MAX_IMAGES {
         return Err(Invalid::new(path, format!("must hold at most {MAX_IMAGES} pictures")));
     }
     let text = |part: &ContentPart| if let ContentPart::Text(part) = part { part.text.len() } else { 0 };
@@ -179,25 +299,11 @@ pub(super) fn messages(field: Field, continued: bool) -> Result<Vec<Message>, In
     if messages.iter().map(text_bytes).sum::<usize>() > MAX_TEXT_BYTES {
         return Err(Invalid::new(path, format!("must hold at most {MAX_TEXT_BYTES} bytes of text")));
     }
-    let (mut place, before) = (messages.len() - 1, if continued { "before the last" } else { "in the last" });
-    if continued {
-        if messages[place].role != MessageRole::Assistant {
-            let problem = "must be \"assistant\" in the last message, with continue_final_message";
-            return Err(Invalid::new(format!("{path}[{place}].role"), problem));
-        }
-        if place == 0 {
-            return Err(Invalid::new(path, "must hold a message of the user's"));
-        }
-        place -= 1;
-    }
-    if messages[place].role == MessageRole::User {
-        Ok(messages)
-    } else {
-        Err(Invalid::new(format!("{path}[{place}].role"), format!("must be \"user\" {before} message")))
-    }
+    Ok(())
 }
 
 fn message(field: Field) -> Result<Message, Invalid> {
+    let path = field.path.clone();
     let mut fields = field.object()?;
     let role = fields.need("role", |role| {
         let path = role.path.clone();
@@ -206,17 +312,23 @@ fn message(field: Field) -> Result<Message, Invalid> {
             ("developer", Some(MessageRole::Developer)),
             ("user", Some(MessageRole::User)),
             ("assistant", Some(MessageRole::Assistant)),
-            ("tool", None),
+            ("tool", Some(MessageRole::Tool)),
             ("function", None),
         ];
         role.choice(&known)?.ok_or_else(|| Invalid::not_yet(path))
     })?;
-    for name in ["tool_calls", "function_call"] {
-        if let Some(field) = fields.take(name).filter(|field| !field.asks_nothing()) {
-            return Err(Invalid::not_yet(field.path));
-        }
+    if let Some(field) = fields.take("function_call").filter(|field| !field.asks_nothing()) {
+        return Err(Invalid::not_yet(field.path));
     }
-    let content = fields.need("content", |content| {
+    let tool_calls = match role {
+        MessageRole::Assistant => fields.read("tool_calls", tool_calls)?.unwrap_or_default(),
+        _ => Vec::new(),
+    };
+    let tool_call_id = match role {
+        MessageRole::Tool => Some(fields.need("tool_call_id", |field| field.bounded_string(MAX_ID))?),
+        _ => None,
+    };
+    let read_content = |content: Field| {
         if content.is_string() {
             return content.string().map(Content::Text);
         }
@@ -225,8 +337,13 @@ fn message(field: Field) -> Result<Message, Invalid> {
             ..invalid
         })?;
         parts.into_iter().map(|field| part(field, role)).collect::<Result<_, _>>().map(Content::Parts)
-    })?;
-    Ok(Message { role, content })
+    };
+    let content = if tool_calls.is_empty() {
+        fields.need("content", read_content)?
+    } else {
+        fields.read("content", read_content)?.unwrap_or_else(|| Content::Text(String::new()))
+    };
+    Ok(Message { role, content, tool_calls, tool_call_id, path })
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -234,6 +351,7 @@ enum Kind {
     Text,
     Image,
     Video,
+    File,
     NotYet,
 }
 
@@ -245,12 +363,12 @@ fn part(field: Field, role: MessageRole) -> Result<ContentPart, Invalid> {
             ("text", Kind::Text),
             ("image_url", Kind::Image),
             ("video_url", Kind::Video),
-            ("file", Kind::NotYet),
+            ("file", Kind::File),
             ("input_audio", Kind::NotYet),
             ("refusal", Kind::NotYet),
         ])
     })?;
-    if matches!(kind, Kind::Image | Kind::Video) && role != MessageRole::User {
+    if matches!(kind, Kind::Image | Kind::Video | Kind::File) && role != MessageRole::User {
         return Err(Invalid::new(type_path, "must be \"text\" outside user messages"));
     }
     match kind {
@@ -259,28 +377,98 @@ fn part(field: Field, role: MessageRole) -> Result<ContentPart, Invalid> {
             let mut inner = fields.need("image_url", Field::object)?;
             let url = inner.need("url", url)?;
             let detail = inner.read("detail", |field| field.choice(&DETAILS))?;
-            Ok(ContentPart::ImageUrl(ImageUrlPart { image_url: ImageUrl { url, detail } }))
+            Ok(ContentPart::ImageUrl(ImageUrlPart { image_url: ImageUrl { url, detail }, url_field: "image_url.url" }))
         }
-        Kind::Video => video(fields).map(ContentPart::VideoUrl),
+        Kind::Video => {
+            let url = fields.need("video_url", Field::object)?.need("url", url)?;
+            video(fields, url, "video_url.url").map(ContentPart::VideoUrl)
+        }
+        Kind::File => {
+            let inner = fields.need("file", Field::object)?;
+            file(fields, inner, true).map(ContentPart::File)
+        }
         Kind::NotYet => Err(Invalid::not_yet(type_path)),
     }
 }
 
-fn video(mut fields: Fields) -> Result<VideoUrlPart, Invalid> {
-    let url = fields.need("video_url", Field::object)?.need("url", url)?;
-    let part = VideoUrlPart {
-        video_url: VideoUrl { url },
+/// A picture as responses have it: its URL in the part itself, or an uploaded one.
+pub(super) fn flat_image(mut fields: Fields) -> Result<ContentPart, Invalid> {
+    if fields.has("file_id") {
+        return flat_file(fields);
+    }
+    let url = fields.need("image_url", url)?;
+    let detail = fields.read("detail", |field| field.choice(&DETAILS))?;
+    Ok(ContentPart::ImageUrl(ImageUrlPart { image_url: ImageUrl { url, detail }, url_field: "image_url" }))
+}
+
+/// A video beside it, in the same way.
+pub(super) fn flat_video(mut fields: Fields) -> Result<ContentPart, Invalid> {
+    if fields.has("file_id") {
+        return flat_file(fields);
+    }
+    let url = fields.need("video_url", url)?;
+    video(fields, url, "video_url").map(ContentPart::VideoUrl)
+}
+
+/// A file as responses have it.
+pub(super) fn flat_file(mut fields: Fields) -> Result<ContentPart, Invalid> {
+    if let Some(url) = fields.read("file_url", url)? {
+        return video(fields, url, "file_url").map(ContentPart::VideoUrl);
+    }
+    let inner = fields.split(&["file_id", "file_data", "filename"]);
+    file(fields, inner, false).map(ContentPart::File)
+}
+
+fn video(mut fields: Fields, url: String, url_field: &'static str) -> Result<VideoUrlPart, Invalid> {
+    let Sampled { start, end, fps, max_frames, detail } = sampled(&mut fields)?;
+    Ok(VideoUrlPart { video_url: VideoUrl { url }, start, end, fps, max_frames, detail, url_field })
+}
+
+/// `inner` holds the file's own fields: an object in the part (`nested`), or the part itself.
+fn file(mut fields: Fields, mut inner: Fields, nested: bool) -> Result<FilePart, Invalid> {
+    let id = |field: Field| {
+        let path = field.path.clone();
+        let id = field.filled_string()?;
+        if id.len() > MAX_ID_BYTES { Err(Invalid::new(path, "is too long")) } else { Ok(id) }
+    };
+    let data = |field: Field| {
+        let path = field.path.clone();
+        let data = field.string()?;
+        let is_data = data.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("data:"));
+        if is_data { Ok(data) } else { Err(Invalid::new(path, "must be a data: URL of a video or picture")) }
+    };
+    let (file_id, file_data) = (inner.read("file_id", id)?, inner.read("file_data", data)?);
+    let filename = inner.read("filename", Field::string)?.map(|name| name.chars().take(MAX_ID_BYTES).collect());
+    if file_id.is_some() == file_data.is_some() {
+        let path = fields.path(if nested { "file" } else { "file_id" });
+        return Err(Invalid::new(path, "must hold file_id or file_data, and not both"));
+    }
+    let Sampled { start, end, fps, max_frames, detail } = sampled(&mut fields)?;
+    Ok(FilePart { file: FileSource { file_id, file_data, filename, nested }, start, end, fps, max_frames, detail })
+}
+
+/// How to sample a video.
+struct Sampled {
+    start: Option<MediaTime>,
+    end: Option<MediaTime>,
+    fps: Option<f64>,
+    max_frames: Option<u32>,
+    detail: Option<Detail>,
+}
+
+fn sampled(fields: &mut Fields) -> Result<Sampled, Invalid> {
+    let sampled = Sampled {
         start: fields.read("start", Field::time)?,
         end: fields.read("end", Field::time)?,
         fps: fields.read("fps", fps)?,
         max_frames: fields.read("max_frames", |field| field.count(1, MAX_FRAMES))?,
         detail: fields.read("detail", |field| field.choice(&DETAILS))?,
     };
-    match part.end {
-        Some(end) if end <= part.start.unwrap_or_default() => {
+    match sampled.end {
+        Some(end) if end <= sampled.start.unwrap_or_default() => {
             Err(Invalid::new(fields.path("end"), "must be after start"))
         }
-        _ => Ok(part),
+        _ => Ok(sampled),
     }
 }
 
@@ -321,6 +509,36 @@ mod tests {
         assert!(read(body("")).is_ok());
         let invalid = read(body("x")).expect_err("a byte too many");
         assert_eq!(invalid.param, "messages");
+    }
+
+    #[test]
+    fn a_file_is_an_id_or_its_data() {
+        let body = |part: Value| json!({"messages": [{"role": "user", "content": [part]}]});
+        let file = |file: Value| body(json!({"type": "file", "file": file, "start": 1, "end": "00:09", "fps": 2}));
+        for (given, picture) in [
+            (json!({"file_id": "file-1"}), false),
+            (json!({"file_data": "data:video/mp4;base64,AA", "filename": "a.mp4"}), false),
+            (json!({"file_data": "data:image/gif;base64,AA", "file_id": null}), false),
+            (json!({"file_data": "DATA:Image/png;base64,AA"}), true),
+        ] {
+            let messages = read(file(given.clone())).expect("valid");
+            let Content::Parts(parts) = &messages[0].content else { panic!("{given}") };
+            let [ContentPart::File(part)] = &parts[..] else { panic!("{given}") };
+            assert_eq!((part.fps, part.file.holds_picture()), (Some(2.0), picture), "{given}");
+        }
+        for (given, param) in [
+            (json!({}), "file"),
+            (json!({"file_id": "file-1", "file_data": "data:video/mp4;base64,AA"}), "file"),
+            (json!({"file_id": "x".repeat(300)}), "file.file_id"),
+            (json!({"file_id": " "}), "file.file_id"),
+            (json!({"file_data": "AAAA"}), "file.file_data"),
+            (json!({"file_data": "https://example.org/a.mp4"}), "file.file_data"),
+        ] {
+            let invalid = read(file(given.clone())).expect_err("refused");
+            assert_eq!(invalid.param, format!("messages[0].content[0].{param}"), "{given}");
+        }
+        let early = json!({"type": "file", "file": {"file_id": "file-1"}, "start": 5, "end": 5});
+        assert_eq!(read(body(early)).expect_err("refused").param, "messages[0].content[0].end");
     }
 
     #[test]

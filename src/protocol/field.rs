@@ -58,6 +58,22 @@ impl Fields {
         self.map.is_empty()
     }
 
+    /// True when there is such a field.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.map.get(name).is_some_and(|value| !value.is_null())
+    }
+
+    /// Takes some fields out, as an object of their own at the same path.
+    pub(crate) fn split(&mut self, names: &[&str]) -> Self {
+        let taken = names.iter().filter_map(|name| self.map.remove_entry(*name)).collect();
+        Self { path: self.path.clone(), map: taken }
+    }
+
+    /// What is left, as it is.
+    pub(crate) fn into_map(self) -> Map<String, Value> {
+        self.map
+    }
+
     /// Takes a field out. `None` when it is absent or `null`.
     pub(crate) fn take(&mut self, name: &str) -> Option<Field> {
         let value = self.map.remove(name).filter(|value| !value.is_null())?;
@@ -112,6 +128,13 @@ impl Field {
             Value::String(text) => Ok(text),
             _ => Self::wrong(self.path, "a string"),
         }
+    }
+
+    /// A string of so many bytes at most.
+    pub(crate) fn bounded_string(self, most: usize) -> Result<String, Invalid> {
+        let path = self.path.clone();
+        let text = self.string()?;
+        if text.len() > most { Self::wrong(path, &format!("at most {most} bytes long")) } else { Ok(text) }
     }
 
     /// A string that is not blank.

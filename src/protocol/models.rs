@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 pub(crate) struct ModelList {
     /// `list`.
     pub(crate) object: &'static str,
-    /// One: the card this server was started with.
+    /// One, the card this server was started with; none where the key is for others.
     pub(crate) data: Vec<Model>,
 }
 

@@ -1,7 +1,15 @@
 //! The HTTP surface over real sockets, with the real agent and a scripted model.
 
+mod admission;
+mod answers;
+mod collector;
+mod files;
 mod guard;
+mod keys;
+mod logs;
+mod playground;
 mod server;
+mod traces;
 mod upstream;
 
 use std::sync::Arc;
@@ -13,7 +21,7 @@ use paravt::engine::{Engine, EngineError, EngineLoad, FinishReason, Speaker};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use server::{Server, data_lines, error_of, text_question, video_question, watching};
+use server::{Server, data_lines, error_of, long_question, text_question, video_question, watching};
 
 const BURST: &str = "Two stretches look lit.\n</think>\n\
     <tool_call>\n{\"name\": \"crop_video\", \"arguments\": {\"video_path\": \"video.mp4\", \"start_time\": 20.0, \
@@ -152,9 +160,9 @@ async fn over_the_queue_is_429_before_any_work() {
         move || Reply::text("Hello.").gate(gate.clone())
     });
     let server = Server::with(Arc::clone(&engine), one_at_a_time(1)).await;
-    let first = tokio::spawn(server.request(&text_question()).send());
+    let first = tokio::spawn(server.request(&long_question("1")).send());
     engine.running(1).await;
-    let second = tokio::spawn(server.request(&text_question()).send());
+    let second = tokio::spawn(server.request(&long_question("2")).send());
     server.until_metric("paravt_api_queued 1").await;
     let third = server.ask(&text_question()).await;
     assert_eq!(third.status(), 429);
@@ -197,7 +205,9 @@ async fn a_bad_request_names_the_field() {
         (with("temperature", json!(3)), 400, "temperature", "invalid_value"),
         (with("messages", json!([])), 400, "messages", "invalid_value"),
         (no_url, 400, "messages[0].content[0].video_url.url", "invalid_value"),
-        (with("n", json!(2)), 400, "n", "unsupported_parameter"),
+        (with("logit_bias", json!({"1": 2})), 400, "logit_bias", "unsupported_parameter"),
+        (with("logprobs", json!(true)), 400, "logprobs", "unsupported_parameter"),
+        (with("response_format", json!({"type": "json_object"})), 400, "response_format", "unsupported_parameter"),
         (with("n", json!(0)), 400, "n", "invalid_value"),
         (with("continue_final_message", json!(true)), 400, "messages[0].role", "invalid_value"),
         (json!({"messages": [{"role": "user", "content": " "}]}), 400, "messages[0].content", "invalid_value"),
@@ -224,7 +234,7 @@ async fn every_error_has_one_shape() {
         (post(format!("\"{}\"", "x".repeat(1000))), 413, "body_too_large"),
         (server.client.post(&url).body("{}"), 415, "unsupported_media_type"),
         (server.client.get(&url), 405, "method_not_allowed"),
-        (server.client.get(server.url("/v1/files")), 404, "not_found"),
+        (server.client.get(server.url("/v1/nothing")), 404, "not_found"),
         (server.client.get(server.url("/v1/models/other")), 404, "model_not_found"),
         (server.client.get(server.url("/v1/models/%ff")), 404, "model_not_found"),
     ] {
@@ -443,7 +453,7 @@ async fn a_stream_that_waits_for_its_place_is_kept_open_and_told_its_error() {
         });
         let config = ServerConfig { keep_alive_s: 1, ..one_at_a_time(1) };
         let server = Server::with(Arc::clone(&engine), config).await;
-        let first = tokio::spawn(server.request(&text_question()).send());
+        let first = tokio::spawn(server.request(&long_question("1")).send());
         engine.running(1).await;
         let mut question = text_question();
         question["stream"] = json!(true);

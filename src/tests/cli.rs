@@ -368,3 +368,43 @@ fn a_server_whose_model_does_not_load_ends() {
     assert_eq!(stdout(&output), "");
     assert!(stderr(&output).contains("paravt: ") && stderr(&output).contains("no/such.json"), "{output:?}");
 }
+
+#[test]
+fn a_server_for_others_does_not_start_without_keys() {
+    let script = three_windows(0);
+    let arguments = with(&["serve", "--listen", "0.0.0.0:0"], &script);
+    let output = run(&arguments);
+    assert_failed(&output, 1, "server.listen is not loopback, and there are no keys");
+    for way_out in ["paravt keys new", "server.keys_file", "server.allow_anonymous = true"] {
+        assert!(stderr(&output).contains(way_out), "{output:?}");
+    }
+    let output = paravt(&arguments).env("PARAVT_SERVER_KEYS_FILE", "/no/such/keys.toml").output().expect("runs");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(stderr(&output).contains("/no/such/keys.toml"), "{output:?}");
+    let output = paravt(&arguments).env("PARAVT_SERVER_KEYS", "short").output().expect("runs");
+    assert_failed(&output, 1, "PARAVT_SERVER_KEYS");
+    assert!(!stderr(&output).contains("short"), "{output:?}");
+}
+
+#[test]
+fn a_new_key_is_printed_once_and_its_hash_goes_into_the_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("keys.toml");
+    let file = file.to_str().expect("UTF-8");
+    let printed = run(&["keys", "new", "--name", "alice"]);
+    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    assert!(
+        stdout(&printed).starts_with("paravt-") && stdout(&printed).contains("[[keys]]\nname = \"alice\"\nsha256 = ")
+    );
+    let appended = run(&["keys", "new", "--name", "alice", "--append", file]);
+    let key = stdout(&appended).trim();
+    assert_eq!(
+        (appended.status.code(), stdout(&appended).lines().count(), key.len()),
+        (Some(0), 1, 50),
+        "{appended:?}"
+    );
+    let kept = std::fs::read_to_string(file).expect("there");
+    assert!(kept.contains("name = \"alice\"") && !kept.contains(key), "{kept}");
+    assert_failed(&run(&["keys", "new", "--name", "alice", "--append", file]), 1, "has a key called alice already");
+    assert_failed(&run(&["keys", "new", "--name", "a b"]), 2, "--name");
+}

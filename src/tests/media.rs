@@ -6,6 +6,8 @@ mod cases;
 #[cfg(target_os = "linux")]
 mod hostile;
 #[cfg(unix)]
+mod killed;
+#[cfg(unix)]
 mod limits;
 mod made;
 mod oracle;

@@ -5,11 +5,14 @@
 #![expect(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod agent;
+#[cfg(feature = "native")]
+mod answers;
 mod api;
 mod architecture;
 #[cfg(feature = "native")]
 mod boards;
 mod cli;
+mod dashboard;
 mod media;
 #[cfg(feature = "mistralrs")]
 mod mistralrs;

@@ -13,7 +13,7 @@ use paravt::engine::{
     Engine, EngineError, EngineLoad, FinishReason, Gang, GenerateRequest, Generated, Sampling, SessionKey, Speaker,
     TokenEvent, TokenStream,
 };
-use paravt::types::{Frame, FrameSize, Part, Role, TokenUsage, Turn};
+use paravt::types::{Frame, FrameSize, Part, Role, TokenUsage, TraceContext, Turn};
 use serde_json::json;
 use upstream::{Answer, Upstream, text};
 
@@ -36,6 +36,7 @@ fn request(speaker: Speaker) -> GenerateRequest {
         speaker,
         seat: None,
         deadline: None,
+        trace: None,
     }
 }
 
@@ -285,6 +286,34 @@ async fn what_follows_the_finish_reason_is_not_needed() {
         let (said, generated) = ask(&of_urls([upstream.url()].into_iter(), BRIEF), Speaker::Main).await;
         assert_eq!((said.as_str(), generated.is_ok()), ("one", true));
     }
+}
+
+#[tokio::test]
+async fn an_upstream_is_told_its_place_in_the_trace() {
+    let upstream = Upstream::saying("fine").await;
+    let engine = engine(&[&upstream]);
+    let place = TraceContext { trace_id: 0xabc, span_id: 0x12, sampled: true };
+    for trace in [Some(place), None] {
+        let request = GenerateRequest { trace, ..request(Speaker::Main) };
+        read(engine.generate(request).await.expect("accepted")).await.1.expect("ends well");
+    }
+    let told: Vec<_> = upstream.seen().into_iter().map(|seen| seen.traceparent).collect();
+    assert_eq!(told, [Some(place.to_string()), None]);
+}
+
+#[tokio::test]
+async fn it_says_which_upstreams_are_asked() {
+    let (one, nobody) = (Upstream::always(Answer::Hangs(vec![text("…")])).await, Nobody::new());
+    let engine = of_urls([one.url(), nobody.url()].into_iter(), RemoteLimits::default());
+    let up =
+        |engine: &RemoteEngine| engine.upstreams().iter().map(|load| (load.up, load.outstanding)).collect::<Vec<_>>();
+    assert_eq!(up(&engine), [(true, 0), (true, 0)]);
+    let first = engine.generate(request(Speaker::Sub)).await.expect("accepted");
+    // The least busy one can't be reached.
+    let second = engine.generate(request(Speaker::Sub)).await.expect("accepted");
+    assert_eq!(up(&engine), [(true, 2), (false, 0)]);
+    drop((first, second));
+    assert_eq!(up(&engine), [(true, 0), (false, 0)]);
 }
 
 #[tokio::test]

@@ -49,6 +49,7 @@ pub(crate) fn ask_about(video: SourceRequest, question: &str) -> AskRequest {
         prefix: String::new(),
         options: AskOptions::default(),
         id: "test".to_owned(),
+        trace: None,
     }
 }
 

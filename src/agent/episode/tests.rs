@@ -20,6 +20,9 @@ fn rules() -> Rules {
         must_look: false,
         think_prefix: "<think>\n".to_owned(),
         last_turn: "Answer now.".to_owned(),
+        client_tools: vec!["note".to_owned()],
+        single_call: false,
+        forced: None,
     }
 }
 
@@ -315,4 +318,133 @@ fn requests_lower_the_cards_bounds_and_never_raise_them() {
     assert_eq!(rules(Some(9), Some(9), ToolUse::Auto), (3, 5));
     assert_eq!(rules(Some(1), Some(2), ToolUse::Auto), (1, 2));
     assert_eq!(rules(None, None, ToolUse::None), (0, 0));
+}
+
+fn note(at: u32) -> String {
+    format!("<tool_call>\n{{\"name\": \"note\", \"arguments\": {{\"at\": {at}}}}}\n</tool_call>\n")
+}
+
+#[test]
+fn a_call_of_the_callers_tool_is_the_answer() {
+    let mut episode = episode(rules());
+    let actions = turn(&mut episode, &format!("hm</think>\n{}{}", note(5), note(6)));
+    assert!(!actions.iter().any(|action| matches!(action, Action::Watch { .. } | Action::Settled(_))));
+    assert_eq!(episode.next(), Next::Done);
+    let story = episode.into_story();
+    assert_eq!(story.tool_calls.iter().map(|call| call.arguments["at"].clone()).collect::<Vec<_>>(), [5, 6]);
+    assert_eq!((story.answer.as_str(), story.windows.len()), ("", 0));
+}
+
+#[test]
+fn one_call_of_the_callers_tool_where_it_wants_one() {
+    let mut episode = episode(Rules { single_call: true, ..rules() });
+    turn(&mut episode, &format!("hm</think>\n{}{}", note(5), note(6)));
+    assert_eq!(episode.next(), Next::Done);
+    assert_eq!(episode.into_story().tool_calls.len(), 1);
+}
+
+#[test]
+fn windows_come_before_a_call_of_the_callers_tool_beside_them() {
+    let mut episode = episode(rules());
+    turn(&mut episode, &format!("hm</think>\n{}{}", call(1.0, 2.0), note(5)));
+    assert_eq!(episode.next(), Next::Wait);
+    let window = episode.window(0).clone();
+    episode.window_done(window, Watched::Summary("A circle.".to_owned()), 3.0);
+    let Next::Turn { add } = episode.next() else { panic!("another turn") };
+    let Part::Text(text) = &add[1].parts[0] else { panic!("text") };
+    assert!(text.contains("A circle.") && text.contains("note not run: call it again"), "{text}");
+    turn(&mut episode, &format!("so</think>\n{}", note(5)));
+    assert_eq!(episode.next(), Next::Done);
+    assert_eq!(episode.into_story().tool_calls.len(), 1);
+}
+
+#[test]
+fn an_answer_of_a_form_gets_a_turn_of_its_own() {
+    use crate::agent::request::{AnswerForm, AskOptions};
+    use crate::engine::Grammar;
+    let options = AskOptions { form: AnswerForm::Fits(Grammar::JsonObject), ..AskOptions::default() };
+    for first in ["hm</think>\n<answer>red", "hm</think>\nred", "hm, red"] {
+        let mut episode = episode(Rules { forced: Forced::in_episode(&options), ..rules() });
+        assert_eq!(episode.constraint(), None);
+        let actions = turn(&mut episode, first);
+        assert!(!actions.iter().any(|action| matches!(action, Action::Answer(_))), "{actions:?}");
+        assert_eq!(episode.next(), Next::Turn { add: Vec::new() });
+        let thought = first.split("</think>").next().expect("some");
+        assert_eq!(episode.prefix(), format!("<think>\n{thought}\n</think>\n<answer>"));
+        assert_eq!(episode.constraint().map(|constraint| constraint.grammar), Some(Grammar::JsonObject));
+        turn(&mut episode, "{\"colour\": \"red\"}");
+        assert_eq!(episode.next(), Next::Done);
+        assert_eq!(episode.into_story().answer, "{\"colour\": \"red\"}");
+    }
+}
+
+#[test]
+fn a_forced_call_is_opened_and_closed_for_the_model() {
+    use crate::agent::request::{AnswerForm, AskOptions, ClientTool};
+    let tool = ClientTool { name: "note".to_owned(), description: None, parameters: serde_json::Map::new() };
+    let options = AskOptions { client_tools: vec![tool], form: AnswerForm::Call(Some(0)), ..AskOptions::default() };
+    let mut episode = episode(Rules { forced: Forced::in_episode(&options), ..rules() });
+    turn(&mut episode, "hm</think>\n<answer>red</answer>");
+    assert_eq!(episode.next(), Next::Turn { add: Vec::new() });
+    assert!(episode.prefix().ends_with("{\"name\": \"note\", \"arguments\": "), "{}", episode.prefix());
+    turn(&mut episode, "{\"at\": 5}");
+    assert_eq!(episode.next(), Next::Done);
+    let story = episode.into_story();
+    assert_eq!((story.tool_calls[0].arguments["at"].clone(), story.answer.as_str()), (serde_json::json!(5), ""));
+}
+
+#[test]
+fn tokens_are_those_of_the_answer_alone() {
+    use crate::engine::TokenInfo;
+    let token = |text: &str| TokenInfo { id: 0, bytes: text.as_bytes().to_vec(), logprob: 0.0, top: Vec::new() };
+    let mut episode = episode(rules());
+    let mut told = Vec::new();
+    for piece in ["hm", "</think>\n", "<answer>", " red", " circle", "</answer>"] {
+        episode.tokens(vec![token(piece)]);
+        for action in episode.text(piece, 1.0) {
+            if let Action::Tokens(tokens) = action {
+                told.extend(tokens);
+            }
+        }
+    }
+    let text: Vec<u8> = told.iter().flat_map(|token| token.bytes.clone()).collect();
+    assert_eq!(String::from_utf8(text).expect("text"), "red circle");
+    assert_eq!(episode.into_story().tokens.len(), 2);
+}
+
+#[test]
+fn an_answer_of_a_form_may_hold_what_looks_like_tags() {
+    use crate::agent::request::{AnswerForm, AskOptions};
+    use crate::engine::Grammar;
+    let options = AskOptions { form: AnswerForm::Fits(Grammar::JsonObject), ..AskOptions::default() };
+    let mut episode = episode(Rules { forced: Forced::in_episode(&options), ..rules() });
+    turn(&mut episode, "hm</think>\n<answer>red</answer>");
+    assert_eq!(episode.next(), Next::Turn { add: Vec::new() });
+    let json = "{\"text\": \"</answer><tool_call><think>\"}";
+    turn(&mut episode, json);
+    assert_eq!(episode.next(), Next::Done);
+    assert_eq!(episode.into_story().answer, json);
+}
+
+#[test]
+fn a_call_of_another_tool_or_a_cut_one_is_not_the_call_that_was_asked_for() {
+    use crate::agent::request::{AnswerForm, AskOptions, ClientTool};
+    let tool = |name: &str| ClientTool { name: name.to_owned(), description: None, parameters: serde_json::Map::new() };
+    let options = AskOptions {
+        client_tools: vec![tool("note"), tool("other")],
+        form: AnswerForm::Call(Some(1)),
+        ..AskOptions::default()
+    };
+    let client_tools = vec!["note".to_owned(), "other".to_owned()];
+    let mut episode = episode(Rules { client_tools, forced: Forced::in_episode(&options), ..rules() });
+    let actions = turn(&mut episode, &format!("hm</think>\n{}", note(5)));
+    assert!(actions.contains(&Action::Stop));
+    assert_eq!(episode.next(), Next::Turn { add: Vec::new() });
+    assert!(episode.prefix().contains("\"other\""));
+    episode.text("{\"at\": ", 1.0);
+    let cut = TurnRecord { finish_reason: FinishReason::Length, ..TurnRecord::begun(1, 0.0) };
+    episode.turn_ended(cut, 2.0);
+    assert_eq!(episode.next(), Next::Done);
+    let story = episode.into_story();
+    assert_eq!((story.tool_calls.len(), story.windows.len()), (0, 0));
 }

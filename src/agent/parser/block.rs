@@ -1,11 +1,12 @@
 //! One `<tool_call>` or `<tool_code>` block: where it ends, and which calls stand in it.
 
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::json;
 
 /// A call as the model wrote it. Whether the tool exists and the arguments make sense is for others to say.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ToolCall {
     /// Tool's name.
     pub name: String,

@@ -216,3 +216,29 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_plain_completion_with_tools_tells_calls_from_text() {
+    let mut parser = Parser::with_tools();
+    let text = "<think>a<b</think>See <answer>\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+    let (mut think, mut answer, mut calls) = (String::new(), String::new(), 0);
+    let mut segments: Vec<Segment> = text.split_inclusive(' ').flat_map(|piece| parser.push(piece)).collect();
+    assert_eq!(parser.answer_at(), text.find("See"));
+    segments.extend(parser.finish(false).0);
+    for segment in segments {
+        match segment {
+            Segment::Think(text) => think.push_str(&text),
+            Segment::Answer(text) => answer.push_str(&text),
+            Segment::Call(call) => calls += usize::from(call.is_ok()),
+            Segment::Answered | Segment::Stop => {}
+        }
+    }
+    assert_eq!((think.as_str(), answer.as_str(), calls), ("a<b", "See <answer>", 1));
+}
+
+#[test]
+fn what_a_caller_began_is_not_repeated_not_even_its_blanks() {
+    let mut parser = Parser::plain();
+    parser.open("The colour is ");
+    assert_eq!(parser.push("red."), [Segment::Answer("red.".to_owned())]);
+}

@@ -3,6 +3,9 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::agent::ToolUse;
+use crate::config::FilesConfig;
+use crate::media::{About, Uploads};
 
 const ALL: Supported = Supported::ALL;
 const NONE: Supported = Supported::NONE;
@@ -44,7 +47,7 @@ fn card() -> ModelCard {
 }
 
 fn plan(body: Value, supported: Supported) -> Result<Plan, ApiError> {
-    Plan::new(ChatCompletionRequest::read(body).expect("readable"), &card(), supported)
+    Plan::new(ChatCompletionRequest::read(body).expect("readable"), &Files::default(), &card(), supported)
 }
 
 fn text(field: &str, value: Value) -> Value {
@@ -70,7 +73,7 @@ fn with_video(part: Value, extra: Value) -> Value {
     body
 }
 
-fn param(result: Result<Plan, ApiError>) -> String {
+fn param_of(result: Result<Plan, ApiError>) -> String {
     match result {
         Err(ApiError::Invalid(invalid)) => invalid.param,
         other => panic!("not refused: {other:?}"),
@@ -103,7 +106,7 @@ fn what_the_engine_cannot_honour_is_refused_by_name() {
         ("repetition_penalty", json!(1.2)),
         ("ignore_eos", json!(true)),
     ] {
-        assert_eq!(param(plan(text(field, value.clone()), NONE)), field);
+        assert_eq!(param_of(plan(text(field, value.clone()), NONE)), field);
         assert!(plan(text(field, value), ALL).is_ok(), "{field}");
     }
 }
@@ -140,8 +143,8 @@ fn the_agent_runs_where_there_is_a_video() {
     let off = json!({"paravt": {"agent": false}});
     assert_eq!(plan(with_video(json!({}), off), NONE).expect("valid").options.agent, Some(false));
     assert_eq!(plan(text("user", json!("u")), NONE).expect("valid").options.agent, Some(false));
-    assert_eq!(param(plan(text("paravt", json!({"agent": true})), NONE)), "paravt.agent");
-    assert_eq!(param(plan(text("tool_choice", json!("required")), NONE)), "tool_choice");
+    assert_eq!(param_of(plan(text("paravt", json!({"agent": true})), NONE)), "paravt.agent");
+    assert_eq!(param_of(plan(text("tool_choice", json!("required")), NONE)), "tool_choice");
     let required = plan(with_video(json!({}), json!({"tool_choice": "required"})), NONE).expect("valid");
     assert_eq!(required.options.tools, ToolUse::Required);
 }
@@ -159,8 +162,8 @@ fn a_continued_message_is_a_plain_completions_prefix() {
     };
     let plan = continued(json!({})).expect("valid");
     assert_eq!((plan.prefix.as_str(), plan.options.agent, plan.turns.len()), ("<think>\nI see", Some(false), 1));
-    assert_eq!(param(continued(json!({"paravt": {"agent": true}}))), "paravt.agent");
-    assert_eq!(param(continued(json!({"tool_choice": "required"}))), "tool_choice");
+    assert_eq!(param_of(continued(json!({"paravt": {"agent": true}}))), "paravt.agent");
+    assert_eq!(param_of(continued(json!({"tool_choice": "required"}))), "tool_choice");
 }
 
 #[test]
@@ -170,9 +173,9 @@ fn a_request_without_a_question_is_refused() {
     let ask = |content: Value, agent: Value| {
         plan(json!({"messages": [{"role": "user", "content": content}], "paravt": {"agent": agent}}), NONE)
     };
-    assert_eq!(param(ask(json!(""), json!(null))), "messages[0].content");
-    assert_eq!(param(ask(json!([words]), json!(null))), "messages[0].content");
-    assert_eq!(param(ask(json!([video, words]), json!(null))), "messages[0].content");
+    assert_eq!(param_of(ask(json!(""), json!(null))), "messages[0].content");
+    assert_eq!(param_of(ask(json!([words]), json!(null))), "messages[0].content");
+    assert_eq!(param_of(ask(json!([video, words]), json!(null))), "messages[0].content");
     let picture = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}});
     assert!(ask(json!([picture]), json!(null)).is_ok());
     assert!(ask(json!([video]), json!(false)).is_ok());
@@ -213,6 +216,64 @@ fn an_only_video_is_known_by_its_path() {
     let question = json!({"type": "text", "text": "q"});
     let body = json!({"messages": [{"role": "user", "content": [part.clone(), part, question]}]});
     assert_eq!(plan(body, NONE).expect("valid").only_video, None);
+}
+
+#[tokio::test]
+async fn an_uploaded_file_is_what_its_first_bytes_say() {
+    let uploads = Uploads::new(FilesConfig::default()).expect("a folder");
+    let put = async |content: &[u8]| {
+        let mut incoming = uploads.admit("me", None).expect("a place").begin().await.expect("begins");
+        incoming.write(content).await.expect("writes");
+        let about = About { filename: "a.txt".to_owned(), purpose: "vision".to_owned(), expire_after_s: None };
+        incoming.keep(about).await.expect("kept").id.as_str().to_owned()
+    };
+    let (video, picture) = (put(b"\0\0\0\x20ftypisom").await, put(b"\x89PNG\r\n\x1a\n").await);
+    let body = |ids: &[&str]| {
+        let files = ids.iter().map(|id| json!({"type": "file", "file": {"file_id": id}, "start": 3, "fps": 2}));
+        let content: Vec<Value> = files.chain([json!({"type": "text", "text": "q"})]).collect();
+        ChatCompletionRequest::read(json!({"messages": [{"role": "user", "content": content}]})).expect("readable")
+    };
+    let request = body(&[&picture, &video]);
+    let files = Files::look(&request.messages, &uploads, "me").await.expect("both are there");
+    let plan = Plan::new(request, &files, &card(), NONE).expect("valid");
+    let PlanPart::Image { source: SourceRequest::Upload(_), param } = &plan.turns[0].parts[0] else {
+        panic!("{plan:?}")
+    };
+    assert_eq!(param, "messages[0].content[0].file.file_id");
+    let PlanPart::Ready(AskPart::Video(part)) = &plan.turns[0].parts[1] else { panic!("{plan:?}") };
+    assert_eq!((part.fps, part.start.map(|start| start.seconds())), (Some(2.0), Some(3.0)));
+    assert_eq!(plan.options.agent, Some(true));
+    let only = plan.only_video.expect("one");
+    assert_eq!(only.param(&MediaError::NotVideo(String::new())), "messages[0].content[1].file.file_id");
+
+    for (owner, ids) in
+        [("me", vec![video.as_str(), "file-1"]), ("me", vec![&video, "../x"]), ("you", vec!["", &video])]
+    {
+        let ids: Vec<&str> = ids.into_iter().filter(|id| !id.is_empty()).collect();
+        let error = Files::look(&body(&ids).messages, &uploads, owner).await.expect_err("not there");
+        let ApiError::Invalid(invalid) = error else { panic!("{error:?}") };
+        let place = ids.len() - 1;
+        assert_eq!(invalid.param, format!("messages[0].content[{place}].file.file_id"));
+        assert_eq!(invalid.code, "file_not_found");
+    }
+
+    let many = body(&[video.as_str(); 9]);
+    let files = Files::look(&many.messages, &uploads, "me").await.expect("all are there");
+    assert_eq!(param_of(Plan::new(many, &files, &card(), NONE)), "messages");
+}
+
+#[test]
+fn a_file_in_the_request_is_a_video_or_a_picture_by_its_type() {
+    let plan = |data: &str| {
+        let part = json!({"type": "file", "file": {"file_data": data, "filename": "a"}});
+        let question = json!({"type": "text", "text": "q"});
+        plan(json!({"messages": [{"role": "user", "content": [part, question]}]}), NONE).expect("valid")
+    };
+    let video = plan("data:video/mp4;base64,AA");
+    assert_eq!(only_video(&video).source, SourceRequest::Url("data:video/mp4;base64,AA".to_owned()));
+    let only = video.only_video.expect("one");
+    assert_eq!(only.param(&MediaError::NotVideo(String::new())), "messages[0].content[0].file.file_data");
+    assert!(matches!(&plan("data:image/png;base64,AA").turns[0].parts[0], PlanPart::Image { .. }));
 }
 
 #[test]

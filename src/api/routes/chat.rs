@@ -1,23 +1,28 @@
 //! `POST /v1/chat/completions`.
 
+use std::collections::BTreeMap;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderValue;
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt as _;
+use serde::Serialize;
 
-use crate::agent::AgentEvent;
+use crate::agent::{AgentEvent, Outcome};
 use crate::api::admission::Waited;
-use crate::api::convert::Plan;
+use crate::api::caller::Caller;
+use crate::api::convert::{Files, Plan};
 use crate::api::error::ApiError;
 use crate::api::extract::{JsonBody, Ready};
-use crate::api::observe::{Episode, start};
+use crate::api::observe::{Episode, Told, start};
+use crate::api::origin::Origin;
 use crate::api::sse;
 use crate::api::state::{ApiState, now};
 use crate::api::wire::{ChunkWriter, Envelope};
 use crate::protocol::chat::ChatCompletionRequest;
 use crate::protocol::chunk::ChatCompletionChunk;
-use crate::protocol::completion::ChatCompletionResponse;
+use crate::protocol::completion::{ChatCompletionResponse, Timing};
 use crate::protocol::error::ErrorResponse;
 
 /// Asks a question, most likely about a video.
@@ -36,12 +41,13 @@ use crate::protocol::error::ErrorResponse;
             (ChatCompletionChunk = "text/event-stream"),
         ), headers(("server-timing" = String, description = "Where the time went; not streamed answers only."))),
         (status = 400, description = "A field is wrong or not supported (`param` names it), or the video can't be used.", body = ErrorResponse),
-        (status = 403, description = "The video's host or folder is not allowed.", body = ErrorResponse),
+        (status = 401, description = "No key, or a wrong one, where keys are wanted.", body = ErrorResponse),
+        (status = 403, description = "The video's host or folder is not allowed, or the key may not use the model.", body = ErrorResponse),
         (status = 404, description = "No such model.", body = ErrorResponse),
         (status = 408, description = "The request did not arrive in time.", body = ErrorResponse),
         (status = 413, description = "The body or the video is too large.", body = ErrorResponse),
         (status = 415, description = "The body is not JSON by its Content-Type.", body = ErrorResponse),
-        (status = 429, description = "The queue is full; see Retry-After.", body = ErrorResponse),
+        (status = 429, description = "The queue is full or too slow, or the key asks too often; see Retry-After.", body = ErrorResponse),
         (status = 500, description = "A fault of the server.", body = ErrorResponse),
         (status = 503, description = "Loading, draining, or without an engine; see Retry-After.", body = ErrorResponse),
         (status = 504, description = "It took too long.", body = ErrorResponse),
@@ -50,10 +56,13 @@ use crate::protocol::error::ErrorResponse;
 pub(in crate::api) async fn create_chat_completion(
     State(state): State<ApiState>,
     Ready(agent): Ready,
+    caller: Caller,
+    origin: Origin,
     JsonBody(body, weight): JsonBody,
 ) -> Result<Response, ApiError> {
     let request = ChatCompletionRequest::read(body)?;
-    let plan = Plan::new(request, state.card(), agent.engine().info().supported)?;
+    let files = Files::look(&request.messages, state.uploads(), caller.name()).await?;
+    let plan = Plan::new(request, &files, state.card(), agent.engine().info().supported)?;
     let (shape, waited) = (plan.shape, Waited::default());
     let envelope = Envelope {
         id: format!("chatcmpl-{}", uuid::Uuid::now_v7().simple()),
@@ -62,26 +71,31 @@ pub(in crate::api) async fn create_chat_completion(
         shape,
         waited: waited.clone(),
     };
-    let episode = start(state.clone(), agent, plan, envelope.id.clone(), waited, weight);
+    let episode = start(state.clone(), agent, plan, envelope.id.clone(), &origin, waited, weight);
     if shape.stream {
-        sse::respond(episode, ChunkWriter::new(envelope), state.config()).await
-    } else {
-        whole(episode, &envelope).await
+        return sse::respond(episode, ChunkWriter::new(envelope), state.config()).await;
     }
+    let answer = envelope.response(&outcomes(episode).await?);
+    Ok(timed(&answer.paravt.timing, &answer))
 }
 
-/// The answer when it is complete.
-async fn whole(mut episode: Episode, envelope: &Envelope) -> Result<Response, ApiError> {
-    while let Some(event) = episode.next().await {
-        if let AgentEvent::Finished(outcome) = event? {
-            let answer = envelope.response(&outcome);
-            let timing = HeaderValue::from_str(&answer.paravt.timing.header());
-            let mut response = Json(answer).into_response();
-            if let Ok(timing) = timing {
-                response.headers_mut().insert("server-timing", timing);
-            }
-            return Ok(response);
+/// All choices when they are complete, in order.
+pub(super) async fn outcomes(mut episode: Episode) -> Result<Vec<Outcome>, ApiError> {
+    let mut outcomes = BTreeMap::new();
+    while let Some(told) = episode.next().await {
+        let Told { choice, event, .. } = told?;
+        if let AgentEvent::Finished(outcome) = event {
+            outcomes.insert(choice, *outcome);
         }
     }
-    Err(ApiError::Internal)
+    if outcomes.is_empty() { Err(ApiError::Internal) } else { Ok(outcomes.into_values().collect()) }
+}
+
+/// An answer in one object, with where its time went in a header.
+pub(super) fn timed<T: Serialize>(timing: &Timing, answer: &T) -> Response {
+    let mut response = Json(answer).into_response();
+    if let Ok(timing) = HeaderValue::from_str(&timing.header()) {
+        response.headers_mut().insert("server-timing", timing);
+    }
+    response
 }

@@ -13,13 +13,17 @@ fn envelope(include_usage: bool, events: bool, trace: bool) -> Envelope {
         id: "chatcmpl-1".to_owned(),
         created: 7,
         model: "tiny".to_owned(),
-        shape: AnswerShape { stream: true, include_usage, events, trace },
+        shape: AnswerShape { stream: true, include_usage, events, trace, ..AnswerShape::default() },
         waited: {
             let waited = Waited::default();
             waited.set(0.5);
             waited
         },
     }
+}
+
+fn told(choice: usize, event: AgentEvent) -> Told {
+    Told { choice, event, thumbnails: Vec::new() }
 }
 
 fn window(status: WindowStatus) -> WindowRecord {
@@ -60,7 +64,6 @@ fn outcome() -> Outcome {
     Outcome {
         answer: "A red circle.".to_owned(),
         reasoning: "look".to_owned(),
-        finish_reason: FinishReason::Stop,
         overviews: Vec::new(),
         windows: vec![window(WindowStatus::Ok)],
         turns: vec![turn()],
@@ -74,12 +77,13 @@ fn outcome() -> Outcome {
         first_token_ms: Some(3.0),
         first_answer_ms: Some(4.0),
         total_ms: 5.25,
+        ..Outcome::default()
     }
 }
 
 #[test]
 fn a_plain_answer() {
-    let response = envelope(false, false, false).response(&outcome());
+    let response = envelope(false, false, false).response(&[outcome()]);
     insta::assert_json_snapshot!(response, @r##"
     {
       "id": "chatcmpl-1",
@@ -131,6 +135,17 @@ fn a_plain_answer() {
           "first_token_ms": 3.0,
           "first_answer_ms": 4.0,
           "total_ms": 5.25
+        },
+        "sampling": {
+          "temperature": null,
+          "top_p": null,
+          "top_k": null,
+          "min_p": null,
+          "frequency_penalty": null,
+          "presence_penalty": null,
+          "repetition_penalty": null,
+          "seed": null,
+          "max_tokens": 0
         }
       }
     }
@@ -144,7 +159,7 @@ fn a_plain_answer() {
 #[test]
 fn a_stream_without_extras_has_only_openais_chunks_and_the_timing() {
     let mut writer = ChunkWriter::new(envelope(false, false, false));
-    let mut chunks = vec![writer.open()];
+    let mut lines: Vec<String> = writer.open().into_iter().map(|line| line.data).collect();
     for event in [
         AgentEvent::TurnStarted { turn: 0, at_ms: 0.0 },
         AgentEvent::Reasoning("look".to_owned()),
@@ -154,22 +169,22 @@ fn a_stream_without_extras_has_only_openais_chunks_and_the_timing() {
         AgentEvent::Answer("circle.".to_owned()),
         AgentEvent::Finished(Box::new(outcome())),
     ] {
-        chunks.extend(writer.write(event));
+        lines.extend(writer.write(told(0, event)).into_iter().map(|line| line.data));
     }
-    let lines: Vec<String> = chunks.iter().map(|chunk| serde_json::to_string(chunk).expect("serialises")).collect();
     insta::assert_snapshot!(lines.join("\n"), @r##"
     {"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"tiny","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}
     {"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"tiny","choices":[{"index":0,"delta":{"reasoning_content":"look","reasoning":"look"},"logprobs":null,"finish_reason":null}]}
     {"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"tiny","choices":[{"index":0,"delta":{"content":"A red "},"logprobs":null,"finish_reason":null}]}
     {"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"tiny","choices":[{"index":0,"delta":{"content":"circle."},"logprobs":null,"finish_reason":null}]}
-    {"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"tiny","choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}],"paravt":{"timing":{"queue_ms":0.5,"open_ms":1.0,"overview_ms":2.0,"first_token_ms":3.0,"first_answer_ms":4.0,"total_ms":5.25}}}
+    {"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"tiny","choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}],"paravt":{"timing":{"queue_ms":0.5,"open_ms":1.0,"overview_ms":2.0,"first_token_ms":3.0,"first_answer_ms":4.0,"total_ms":5.25},"sampling":{"temperature":null,"top_p":null,"top_k":null,"min_p":null,"frequency_penalty":null,"presence_penalty":null,"repetition_penalty":null,"seed":null,"max_tokens":0}}}
+    [DONE]
     "##);
 }
 
 #[test]
 fn usage_comes_in_a_last_chunk_without_choices() {
     let mut writer = ChunkWriter::new(envelope(true, false, true));
-    let chunks = writer.write(AgentEvent::Finished(Box::new(outcome())));
+    let chunks = writer.chunks(told(0, AgentEvent::Finished(Box::new(outcome()))));
     let value = json(&chunks);
     assert_eq!(value[0]["choices"][0]["delta"]["content"], "A red circle.");
     assert_eq!(value[0]["usage"], Value::Null);
@@ -196,16 +211,17 @@ fn events_are_chunks_with_an_empty_delta() {
             partial: false,
             treatment: vec!["turned by 90 degrees".to_owned()],
             at_ms: 1.0,
+            frames: Vec::new(),
         }),
         AgentEvent::TurnStarted { turn: 0, at_ms: 1.5 },
         AgentEvent::WindowStarted { id: 0, turn: 0, video: 0, window: span, at_ms: 2.0 },
-        AgentEvent::WindowFrames { id: 0, frame_times: vec![seconds(12.0)], at_ms: 3.0 },
+        AgentEvent::WindowFrames { id: 0, frame_times: vec![seconds(12.0)], frames: Vec::new(), at_ms: 3.0 },
         AgentEvent::WindowDelta { id: 0, text: "A red".to_owned() },
         AgentEvent::WindowFinished(window(WindowStatus::Ok)),
         AgentEvent::WindowFinished(window(WindowStatus::Late)),
         AgentEvent::TurnFinished(turn()),
     ] {
-        for chunk in writer.write(event) {
+        for chunk in writer.chunks(told(0, event)) {
             let chunk = json(&chunk);
             assert_eq!(chunk["choices"][0]["delta"], serde_json::json!({}));
             events.push(chunk["paravt"].to_string());
@@ -232,7 +248,68 @@ fn text_that_came_only_at_the_end_is_streamed_once() {
             text.push_str(&choice.delta.content.unwrap_or_default());
         }
     };
-    take(writer.write(AgentEvent::Answer("A red".to_owned())));
-    take(writer.write(AgentEvent::Finished(Box::new(outcome()))));
+    take(writer.chunks(told(0, AgentEvent::Answer("A red".to_owned()))));
+    take(writer.chunks(told(0, AgentEvent::Finished(Box::new(outcome())))));
     assert_eq!(text, "A red circle.");
+}
+
+#[test]
+fn calls_of_the_callers_tools_have_an_index_each_and_end_the_answer() {
+    let call = |name: &str| AgentToolCall { name: name.to_owned(), arguments: serde_json::Map::new() };
+    let mut envelope = envelope(false, false, false);
+    envelope.id = "chatcmpl-a1".to_owned();
+    let called = Outcome { answer: String::new(), tool_calls: vec![call("a"), call("b")], ..outcome() };
+    let whole = json(&envelope.response(std::slice::from_ref(&called)));
+    let message = &whole["choices"][0]["message"];
+    assert_eq!(message["content"], Value::Null);
+    assert_eq!(message["tool_calls"][1]["function"], serde_json::json!({"name": "b", "arguments": "{}"}));
+    assert_eq!(whole["choices"][0]["finish_reason"], "tool_calls");
+    let mut writer = ChunkWriter::new(envelope);
+    let mut calls = Vec::new();
+    for event in called.tool_calls.iter().cloned().map(AgentEvent::ToolCall) {
+        calls.extend(
+            writer.chunks(told(0, event)).iter().map(|chunk| json(&chunk.choices[0].delta)["tool_calls"][0].clone()),
+        );
+    }
+    assert_eq!(calls[0]["index"], 0);
+    assert_eq!(calls[1]["index"], 1);
+    assert_eq!(calls[1]["id"], message["tool_calls"][1]["id"]);
+    assert_ne!(calls[0]["id"], calls[1]["id"]);
+    let last = writer.chunks(told(0, AgentEvent::Finished(Box::new(called))));
+    assert_eq!(json(&last.last())["choices"][0]["finish_reason"], "tool_calls");
+}
+
+#[test]
+fn several_choices_share_a_stream_and_one_end() {
+    let mut envelope = envelope(true, false, false);
+    envelope.shape.choices = 2;
+    let mut writer = ChunkWriter::new(envelope);
+    assert_eq!(writer.open().len(), 2);
+    let finished = || AgentEvent::Finished(Box::new(outcome()));
+    let lines = writer.write(told(1, finished()));
+    assert_eq!(json(&lines.iter().map(|line| &line.data).collect::<Vec<_>>()).as_array().map(Vec::len), Some(2));
+    assert!(!writer.is_over());
+    let lines: Vec<Line> = writer.write(told(0, finished()));
+    assert!(writer.is_over());
+    assert_eq!(lines.last().map(|line| line.data.as_str()), Some("[DONE]"));
+    let usage: Value = serde_json::from_str(&lines[2].data).expect("a chunk");
+    assert_eq!(usage["usage"]["total_tokens"], 2 * 134);
+}
+
+#[test]
+fn log_probabilities_go_with_the_text_they_belong_to() {
+    let token = |text: &str, logprob: f64| TokenInfo {
+        id: 0,
+        bytes: text.as_bytes().to_vec(),
+        logprob,
+        top: vec![crate::engine::TokenAlternative { id: 1, bytes: vec![0xc3], logprob: f64::NEG_INFINITY }],
+    };
+    let mut envelope = envelope(false, false, false);
+    envelope.shape.logprobs = true;
+    let mut writer = ChunkWriter::new(envelope);
+    assert!(writer.chunks(told(0, AgentEvent::AnswerTokens(vec![token("A", -0.5)]))).is_empty());
+    let chunk = json(&writer.chunks(told(0, AgentEvent::Answer("A".to_owned()))));
+    let expected = serde_json::json!([{"token": "A", "logprob": -0.5, "bytes": [65],
+        "top_logprobs": [{"token": "\u{fffd}", "logprob": -9999.0, "bytes": [195]}]}]);
+    assert_eq!(chunk[0]["choices"][0]["logprobs"]["content"], expected);
 }

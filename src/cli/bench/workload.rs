@@ -134,7 +134,8 @@ impl Workload {
         // A main turn ends by itself: what comes after the end of a text is not what a second turn goes on from.
         let (ignore_eos, session) = (self.ignore_eos && speaker == Speaker::Sub, SessionKey(session.into()));
         let sampling = Sampling { temperature: Some(0.0), max_tokens, ignore_eos, ..Sampling::default() };
-        GenerateRequest { turns, prefix: String::new(), sampling, session, speaker, seat, deadline: None }
+        let prefix = String::new();
+        GenerateRequest { turns, prefix, sampling, session, speaker, seat, deadline: None, trace: None }
     }
 
     /// Noise: nothing is alike in two frames.

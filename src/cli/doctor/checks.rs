@@ -45,7 +45,10 @@ pub(super) async fn all(config: &Config, environment: &Environment) -> Vec<Check
 
 async fn ffmpeg(config: &Config) -> Check {
     match ours::found(&config.media).await {
-        Some(found) => Check::found("ffmpeg", found),
+        Some(found) if found.too_old => {
+            Check::missing("ffmpeg", found.detail, "install a newer one, or name its folder: media.ffmpeg_directory")
+        }
+        Some(found) => Check::found("ffmpeg", found.detail),
         None => {
             let fix = format!("paravt doctor --install, or by hand: {}", ours::hint());
             Check::missing("ffmpeg", "ffmpeg or ffprobe is not there", fix)

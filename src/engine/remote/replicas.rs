@@ -9,7 +9,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use crate::engine::{SessionKey, Speaker};
+use crate::engine::{SessionKey, Speaker, UpstreamLoad};
 
 /// First time out.
 const FIRST_BACKOFF: Duration = Duration::from_millis(500);
@@ -68,6 +68,12 @@ impl Replicas {
 
     pub(super) const fn len(&self) -> usize {
         self.all.len()
+    }
+
+    /// How each does.
+    pub(super) fn loads(&self) -> Vec<UpstreamLoad> {
+        let load = |replica: &Replica| UpstreamLoad { up: replica.down.is_none(), outstanding: replica.outstanding };
+        self.all.iter().map(load).collect()
     }
 
     /// Chooses a replica that was not tried yet. `None` when none of those is alive.

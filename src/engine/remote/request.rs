@@ -7,6 +7,8 @@
 //!   `think_prefix` empty for those, and for templates that open the thinking themselves.
 //! - Raw tags: `skip_special_tokens` is left alone, because `<think>` and `<tool_call>` are ordinary added tokens in
 //!   Qwen's tokenizers, and the end-of-turn token must not become text.
+//! - What the whole output must be is a `response_format`, as OpenAI has it. vLLM and SGLang hold what they generate to it, not
+//!   the prefix they continue.
 //! - No `paravt` field: another paravt runs its agent only for videos, and we send frames; strict servers
 //!   (`transformers serve`) refuse fields they don't know. For the same reason nothing is sent that was not asked for, and
 //!   no `continuous_usage_stats`, which only vLLM and SGLang have: the counts come at the end.
@@ -15,8 +17,9 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde::Serialize;
+use serde_json::value::RawValue;
 
-use crate::engine::{GenerateRequest, Sampling};
+use crate::engine::{Constraint, GenerateRequest, Grammar, Sampling};
 use crate::types::{Part, Turn};
 
 #[derive(Debug, Serialize)]
@@ -28,8 +31,46 @@ struct Body<'a> {
     max_tokens: u32,
     #[serde(flatten)]
     sampling: Options<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    response_format: Option<Format<'a>>,
     #[serde(flatten)]
     continued: Option<Continued>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Format<'a> {
+    JsonObject,
+    JsonSchema { json_schema: Schema<'a> },
+}
+
+#[derive(Debug, Serialize)]
+struct Schema<'a> {
+    name: &'static str,
+    schema: &'a RawValue,
+    strict: bool,
+}
+
+/// Whether upstreams have a word for this constraint: JSON alone, over all that is generated after this prefix.
+pub(super) fn can_hold(constraint: &Constraint, prefix: &str) -> bool {
+    let from_the_first = match &constraint.after {
+        Some(after) => prefix.ends_with(after.as_str()),
+        None => prefix.is_empty(),
+    };
+    from_the_first
+        && constraint.then.is_none()
+        && matches!(constraint.grammar, Grammar::JsonSchema(_) | Grammar::JsonObject)
+}
+
+fn format(sampling: &Sampling) -> Result<Option<Format<'_>>, serde_json::Error> {
+    Ok(match sampling.constraint.as_ref().map(|constraint| &constraint.grammar) {
+        Some(Grammar::JsonSchema(schema)) => {
+            let schema = serde_json::from_str(schema)?;
+            Some(Format::JsonSchema { json_schema: Schema { name: "answer", schema, strict: true } })
+        }
+        Some(Grammar::JsonObject) => Some(Format::JsonObject),
+        Some(Grammar::Regex(_) | Grammar::Lark(_)) | None => None,
+    })
 }
 
 #[derive(Debug, Serialize)]
@@ -125,6 +166,7 @@ pub(super) fn body(model: &str, request: &GenerateRequest, frames: &[Arc<str>]) 
         stream_options: StreamOptions { include_usage: true },
         max_tokens: request.sampling.max_tokens,
         sampling: Options::of(&request.sampling),
+        response_format: format(&request.sampling)?,
         continued,
     })
 }
@@ -181,11 +223,30 @@ mod tests {
     fn request(turns: Vec<Turn>, prefix: &str, sampling: Sampling) -> GenerateRequest {
         let session = SessionKey("s".into());
         let (prefix, speaker) = (prefix.to_owned(), Speaker::Main);
-        GenerateRequest { turns, prefix, sampling, session, speaker, seat: None, deadline: None }
+        GenerateRequest { turns, prefix, sampling, session, speaker, seat: None, deadline: None, trace: None }
     }
 
     fn json(request: &GenerateRequest, frames: &[Arc<str>]) -> serde_json::Value {
         serde_json::from_slice(&body("qwen", request, frames).expect("JSON")).expect("JSON")
+    }
+
+    #[test]
+    fn a_form_of_the_answer_is_a_response_format() {
+        let turns = || vec![Turn::text(Role::User, "hi")];
+        let with = |grammar| {
+            let constraint = Some(Constraint { grammar, after: None, then: None });
+            json(&request(turns(), "", Sampling { constraint, ..Sampling::default() }), &[])["response_format"].clone()
+        };
+        let schema = r#"{"type":"object","properties":{"z":{},"a":{}}}"#;
+        let expected =
+            format!(r#"{{"type":"json_schema","json_schema":{{"name":"answer","schema":{schema},"strict":true}}}}"#);
+        assert_eq!(with(Grammar::JsonSchema(schema.to_owned())).to_string(), expected);
+        assert_eq!(with(Grammar::JsonObject).to_string(), r#"{"type":"json_object"}"#);
+        let regex = Constraint { grammar: Grammar::Regex("a".to_owned()), after: None, then: None };
+        let inside = Constraint { grammar: Grammar::JsonObject, after: Some("<answer>".to_owned()), then: None };
+        assert!(!can_hold(&regex, "") && !can_hold(&inside, "") && !can_hold(&inside, "<answer>x"));
+        assert!(can_hold(&inside, "hm</think>\n<answer>"));
+        assert_eq!(json(&request(turns(), "", Sampling::default()), &[]).get("response_format"), None);
     }
 
     #[test]

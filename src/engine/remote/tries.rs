@@ -10,6 +10,7 @@ use super::events::Body;
 use super::refusal::Trouble;
 use super::replicas::{Outcome, Place, Replicas};
 use crate::engine::{EngineError, SessionKey, Speaker};
+use crate::types::TraceContext;
 
 /// Replicas a request is tried on at most.
 const MOST_TRIES: usize = 3;
@@ -21,6 +22,7 @@ pub(super) struct Tries {
     speaker: Speaker,
     session: SessionKey,
     body: Bytes,
+    trace: Option<TraceContext>,
     tried: Vec<usize>,
     /// Some replica was only busy.
     busy: bool,
@@ -34,8 +36,14 @@ pub(super) struct Lease {
 }
 
 impl Tries {
-    pub(super) const fn new(http: Arc<Http>, speaker: Speaker, session: SessionKey, body: Bytes) -> Self {
-        Self { http, speaker, session, body, tried: Vec::new(), busy: false }
+    pub(super) const fn new(
+        http: Arc<Http>,
+        speaker: Speaker,
+        session: SessionKey,
+        body: Bytes,
+        trace: Option<TraceContext>,
+    ) -> Self {
+        Self { http, speaker, session, body, trace, tried: Vec::new(), busy: false }
     }
 
     /// Sends the request until a replica accepts it. Call again when that one failed before it had said anything.
@@ -45,7 +53,7 @@ impl Tries {
     pub(super) async fn open(&mut self, mut last: Option<Trouble>) -> Result<(Lease, Body), EngineError> {
         loop {
             let Some(lease) = self.lease() else { return Err(self.give_up(last)) };
-            match self.http.post(lease.place.index, self.body.clone()).await {
+            match self.http.post(lease.place.index, self.body.clone(), self.trace).await {
                 Ok(body) => return Ok((lease, body)),
                 Err(trouble) => {
                     lease.report(trouble.outcome());
@@ -102,6 +110,6 @@ impl Drop for Lease {
     }
 }
 
-fn lock(replicas: &Mutex<Replicas>) -> MutexGuard<'_, Replicas> {
+pub(super) fn lock(replicas: &Mutex<Replicas>) -> MutexGuard<'_, Replicas> {
     replicas.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,7 @@
 //! What the scripted engine was asked.
 
 use crate::engine::{GenerateRequest, Sampling, SessionKey, Speaker};
-use crate::types::{MediaTime, Part, Role, Turn};
+use crate::types::{MediaTime, Part, Role, TraceContext, Turn};
 
 /// A request as it arrived, less the pixels.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,6 +18,8 @@ pub struct SeenRequest {
     pub sampling: Sampling,
     /// [`crate::engine::Gang::id`] of the seat that came with it.
     pub gang: Option<u64>,
+    /// See [`GenerateRequest::trace`].
+    pub trace: Option<TraceContext>,
 }
 
 /// A turn of a [`SeenRequest`].
@@ -40,6 +42,7 @@ impl SeenRequest {
             session: request.session.clone(),
             sampling: request.sampling.clone(),
             gang: request.seat.as_ref().map(|seat| seat.gang().id()),
+            trace: request.trace,
         }
     }
 

@@ -18,6 +18,7 @@ fn request(speaker: Speaker, text: &str) -> GenerateRequest {
         speaker,
         seat: None,
         deadline: None,
+        trace: None,
     }
 }
 

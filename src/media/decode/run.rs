@@ -40,7 +40,7 @@ impl Run {
     /// input, where that is a pipe. Damaged files give what there is.
     ///
     /// # Errors
-    /// [`MediaError::Timeout`], and what feeding fails with.
+    /// [`MediaError::Timeout`], [`MediaError::Killed`], and what feeding fails with.
     pub(super) async fn go<Feed>(
         self,
         ffmpeg: &Ffmpeg,
@@ -93,10 +93,11 @@ impl Run {
             }
         };
         let fed = tokio::join!(read, tell, feed).2;
-        if control.exit().await == Exit::TimedOut {
-            return Err(MediaError::Timeout("decoding"));
+        match control.exit().await {
+            Exit::TimedOut => Err(MediaError::Timeout("decoding")),
+            Exit::Killed => Err(MediaError::Killed),
+            Exit::Done(_) | Exit::Stopped => fed,
         }
-        fed
     }
 
     fn arguments(self, passthrough: &str) -> Vec<OsString> {

@@ -63,6 +63,13 @@ pub(in super::super) async fn first_frame(
     content: &Content,
     stream: u32,
 ) -> Result<Option<i64>, MediaError> {
+    match first_frame_once(ffmpeg, content, stream).await {
+        Err(MediaError::Killed) => first_frame_once(ffmpeg, content, stream).await,
+        first => first,
+    }
+}
+
+async fn first_frame_once(ffmpeg: &Ffmpeg, content: &Content, stream: u32) -> Result<Option<i64>, MediaError> {
     let size = FrameSize { width: 16, height: 16 };
     let options = run::decoding(ffmpeg.max_pixels(), THREADS, false);
     let run = Run {

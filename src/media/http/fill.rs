@@ -3,11 +3,13 @@
 //! This file sends nothing and knows nothing of headers and servers.
 
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use futures::StreamExt as _;
 use futures::stream::BoxStream;
+use futures::{StreamExt as _, TryStreamExt as _};
 use reqwest::Response;
 
 use super::{BLOCK_BYTES, broke_off};
@@ -32,6 +34,15 @@ impl From<MediaError> for Failure {
     }
 }
 
+/// The body of an answer. What comes is added to `fetched`.
+pub(super) fn body(response: Response, fetched: &Arc<AtomicU64>) -> BoxStream<'static, reqwest::Result<Bytes>> {
+    let fetched = Arc::clone(fetched);
+    let count = move |chunk: &Bytes| {
+        fetched.fetch_add(chunk.len() as u64, Ordering::Relaxed);
+    };
+    response.bytes_stream().inspect_ok(count).boxed()
+}
+
 /// The body of an answer: as many bytes as were promised.
 pub(super) struct Part {
     body: BoxStream<'static, reqwest::Result<Bytes>>,
@@ -39,9 +50,9 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// A body that shall be so long.
-    pub(super) fn new(response: Response, left: u64) -> Self {
-        Self { body: response.bytes_stream().boxed(), left }
+    /// A body that shall be so long. What comes is added to `fetched`.
+    pub(super) fn new(response: Response, left: u64, fetched: &Arc<AtomicU64>) -> Self {
+        Self { body: body(response, fetched), left }
     }
 
     /// The next bytes; `None` when all have come.

@@ -363,7 +363,7 @@ impl Remote {
         if got.start != range.start || got.end > range.end {
             return Err(odd());
         }
-        Ok(Part::new(response, got.end - got.start))
+        Ok(Part::new(response, got.end - got.start, &self.web.fetched))
     }
 
     /// Asks where the file is now, unless another reader has done so meanwhile: the URL the way came from, then the spare's.

@@ -12,6 +12,7 @@ use url::Url;
 use super::{Kind, name, too_large};
 use crate::media::MediaError;
 use crate::media::content::{Content, read_at};
+use crate::media::uploads::Upload;
 
 /// Bytes of a file's head and tail that are part of its identity.
 const EDGE: u64 = 64 << 10;
@@ -72,7 +73,23 @@ pub(super) async fn allowed(url: &Url, kind: Kind, directories: &[PathBuf]) -> R
 /// [`MediaError::Forbidden`] when it is no longer below its folder, [`MediaError::NotFound`], [`MediaError::BadSource`] for
 /// what is no regular file, [`MediaError::TooLarge`].
 pub(super) async fn open(place: Place, kind: Kind, max_bytes: u64) -> Result<Content, MediaError> {
-    let opened = tokio::task::spawn_blocking(move || open_blocking(&place, kind, max_bytes)).await;
+    blocking(move || open_blocking(&place, kind, max_bytes)).await
+}
+
+/// As [`open`], for an uploaded file. Deleted from here on, it stays readable as long as it is held.
+///
+/// # Errors
+/// [`MediaError::NotFound`] when it was deleted since it was looked up, [`MediaError::TooLarge`].
+pub(super) async fn open_upload(upload: Upload, kind: Kind, max_bytes: u64) -> Result<Content, MediaError> {
+    blocking(move || {
+        let file = upload.open_blocking().map_err(|_| missing(kind))?;
+        content(file, upload.stored().id.as_str().as_bytes(), kind, max_bytes)
+    })
+    .await
+}
+
+async fn blocking(open: impl FnOnce() -> Result<Content, MediaError> + Send + 'static) -> Result<Content, MediaError> {
+    let opened = tokio::task::spawn_blocking(open).await;
     opened.map_err(|_| MediaError::Internal("opening broke off".to_owned()))?
 }
 
@@ -89,7 +106,12 @@ fn open_blocking(place: &Place, kind: Kind, max_bytes: u64) -> Result<Content, M
             }
         }
     };
-    // From here on, all is asked of the handle: what the path leads to may change.
+    content(file, place.path.as_os_str().as_encoded_bytes(), kind, max_bytes)
+}
+
+/// What was opened by this name. All is asked of the handle: what the name leads to may change.
+fn content(file: File, place: &[u8], kind: Kind, max_bytes: u64) -> Result<Content, MediaError> {
+    let unreadable = |_| missing(kind);
     let metadata = file.metadata().map_err(unreadable)?;
     if !metadata.is_file() {
         return Err(MediaError::BadSource(format!("the {} is not a regular file", kind.name())));
@@ -99,7 +121,7 @@ fn open_blocking(place: &Place, kind: Kind, max_bytes: u64) -> Result<Content, M
         return Err(too_large(kind, max_bytes));
     }
     let mut hash = Sha256::new();
-    hash.update(place.path.as_os_str().as_encoded_bytes());
+    hash.update(place);
     hash.update(bytes.to_le_bytes());
     #[cfg(unix)]
     {

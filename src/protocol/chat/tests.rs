@@ -100,7 +100,13 @@ fn a_full_request_is_read_field_by_field() {
       "stream_options": {
         "include_usage": true
       },
+      "n": 1,
+      "logprobs": false,
+      "top_logprobs": null,
+      "response_format": null,
+      "tools": [],
       "tool_choice": "required",
+      "parallel_tool_calls": null,
       "continue_final_message": false,
       "add_generation_prompt": true,
       "paravt": {
@@ -109,7 +115,9 @@ fn a_full_request_is_read_field_by_field() {
         "max_turns": 2,
         "max_calls": 3,
         "events": true,
-        "trace": true
+        "trace": true,
+        "thumbnails": false,
+        "raw": false
       },
       "mm_processor_kwargs": {
         "fps": 4.0,
@@ -156,21 +164,57 @@ fn values_that_ask_for_nothing_are_accepted() {
 
 #[test]
 fn what_is_not_supported_yet_is_refused_by_name() {
-    for (name, value, param) in [
-        ("n", json!(2), "n"),
-        ("logprobs", json!(true), "logprobs"),
-        ("top_logprobs", json!(3), "top_logprobs"),
-        ("tools", json!([{"type": "function"}]), "tools"),
-        ("logit_bias", json!({"1": 2}), "logit_bias"),
-        ("response_format", json!({"type": "json_object"}), "response_format.type"),
-        ("tool_choice", json!({"type": "function", "function": {"name": "f"}}), "tool_choice"),
-    ] {
-        assert_eq!(refused(with(name, value)), (param.to_owned(), "unsupported_parameter"));
+    for (name, value) in [("functions", json!([{"name": "f"}])), ("logit_bias", json!({"1": 2}))] {
+        assert_eq!(refused(with(name, value)), (name.to_owned(), "unsupported_parameter"));
     }
-    let file = json!({"messages": [{"role": "user", "content": [{"type": "file", "file": {"file_id": "file-1"}}]}]});
-    assert_eq!(refused(file), ("messages[0].content[0].type".to_owned(), "unsupported_parameter"));
-    let tool = json!({"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}]});
-    assert_eq!(refused(tool), ("messages[0].role".to_owned(), "unsupported_parameter"));
+    let audio = json!({"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]});
+    assert_eq!(refused(audio), ("messages[0].content[0].type".to_owned(), "unsupported_parameter"));
+    let function = json!({"messages": [{"role": "function", "content": "x", "name": "f"}]});
+    assert_eq!(refused(function), ("messages[0].role".to_owned(), "unsupported_parameter"));
+}
+
+#[test]
+fn tools_and_forms_are_checked_where_they_are_written() {
+    let tool = |function: Value| with("tools", json!([{"type": "function", "function": function}]));
+    let format = |format: Value| with("response_format", format);
+    for (body, param) in [
+        (with("tools", json!([{"type": "web"}])), "tools[0].type"),
+        (tool(json!({})), "tools[0].function.name"),
+        (tool(json!({"name": "a b"})), "tools[0].function.name"),
+        (tool(json!({"name": "a", "parameters": 5})), "tools[0].function.parameters"),
+        (tool(json!({"name": "a", "parameters": {"x": "y".repeat(70_000)}})), "tools[0].function.parameters"),
+        (with("tool_choice", json!({"type": "function"})), "tool_choice.function"),
+        (with("tool_choice", json!("maybe")), "tool_choice"),
+        (format(json!({"type": "xml"})), "response_format.type"),
+        (format(json!({"type": "json_schema"})), "response_format.json_schema"),
+        (format(json!({"type": "json_schema", "json_schema": {"schema": {}}})), "response_format.json_schema.name"),
+        (with("top_logprobs", json!(3)), "top_logprobs"),
+        (with("n", json!(0)), "n"),
+    ] {
+        let invalid = ChatCompletionRequest::read(body.clone()).expect_err("refused");
+        assert_eq!(invalid.param, param, "{body}");
+    }
+}
+
+#[test]
+fn calls_and_their_results_are_read_as_sdks_send_them() {
+    let body = json!({"messages": [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": null, "refusal": null, "audio": null, "function_call": null, "annotations": [],
+         "reasoning": "hm", "tool_calls": [{"id": "call_1", "type": "function",
+            "function": {"name": "note", "arguments": "{\"at\": 5}"}}]},
+        {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "done"}], "name": "note"}]});
+    let messages = ChatCompletionRequest::read(body).expect("valid").messages;
+    assert_eq!(messages[1].tool_calls[0].function.arguments["at"], 5);
+    assert_eq!(messages[2].tool_call_id.as_deref(), Some("call_1"));
+    let call = |arguments: &str| {
+        json!({"messages": [{"role": "assistant", "tool_calls": [{"id": "c", "type": "function",
+            "function": {"name": "f", "arguments": arguments}}]}, {"role": "tool", "tool_call_id": "c", "content": "x"}]})
+    };
+    assert!(ChatCompletionRequest::read(call("")).is_ok());
+    assert_eq!(refused(call("[1]")).0, "messages[0].tool_calls[0].function.arguments");
+    let loose = json!({"messages": [{"role": "tool", "content": "x"}]});
+    assert_eq!(refused(loose), ("messages[0].tool_call_id".to_owned(), "missing_required_parameter"));
 }
 
 #[test]

@@ -163,3 +163,31 @@ async fn a_server_for_others_checks_names_only_where_they_are_given() {
         assert_eq!(request.send().await.expect("an answer").status(), expected);
     }
 }
+
+#[tokio::test]
+async fn a_head_that_never_ends_ends_the_connection() {
+    let config = ServerConfig { read_timeout_s: 1, ..ServerConfig::default() };
+    let server = Server::with(Arc::new(ScriptedEngine::new(|_, _| Reply::text("x"))), config).await;
+    let mut socket = TcpStream::connect(server.address).await.expect("connects");
+    socket.write_all(b"GET /health HTTP/1.1\r\nHost: loc").await.expect("writes");
+    let mut answer = String::new();
+    tokio::time::timeout(PATIENCE, socket.read_to_string(&mut answer)).await.expect("ends").expect("reads");
+    assert!(answer.is_empty() || answer.contains("408"), "{answer}");
+}
+
+#[tokio::test]
+async fn over_the_limit_of_connections_one_waits_for_another_to_go() {
+    let config = ServerConfig { max_connections: 1, ..ServerConfig::default() };
+    let server = Server::with(Arc::new(ScriptedEngine::new(|_, _| Reply::text("x"))), config).await;
+    let first = TcpStream::connect(server.address).await.expect("connects");
+    let mut second = TcpStream::connect(server.address).await.expect("waits in the system's queue");
+    second.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await.expect("writes");
+    let mut answer = String::new();
+    {
+        let mut reading = Box::pin(second.read_to_string(&mut answer));
+        assert!(futures::poll!(&mut reading).is_pending());
+        drop(first);
+        tokio::time::timeout(PATIENCE, reading).await.expect("its turn").expect("reads");
+    }
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use paravt::agent::Agent;
 use paravt::api::{ApiState, serve};
-use paravt::config::{AgentConfig, MediaConfig, ServerConfig};
+use paravt::config::{AgentConfig, FilesConfig, MediaConfig, ServerConfig};
 use paravt::engine::Speaker;
 use paravt::engine::scripted::ScriptedEngine;
-use paravt::media::Media;
+use paravt::media::{Media, Uploads};
 use paravt::metrics::Metrics;
 use paravt::shutdown::Shutdown;
 use serde_json::{Value, json};
@@ -42,8 +42,15 @@ impl Server {
     }
 
     pub(super) async fn loading(config: ServerConfig) -> Self {
+        Self::keeping(config, FilesConfig::default()).await
+    }
+
+    /// A server that is still loading its model, and how it keeps uploaded files.
+    pub(super) async fn keeping(config: ServerConfig, files: FilesConfig) -> Self {
+        let uploads = Uploads::new(files).expect("a folder");
         let metrics = Metrics::new().expect("valid names");
-        let state = ApiState::new(Arc::new(tiny_card()), config, metrics, Shutdown::new());
+        let state = ApiState::new(Arc::new(tiny_card()), config, uploads, metrics, Shutdown::new());
+        state.load_keys().expect("keys that can be read");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
         let task = AbortOnDropHandle::new(tokio::spawn(serve(listener, state.clone())));
@@ -55,6 +62,14 @@ impl Server {
         let media = MediaConfig { allowed_directories: vec![root(FOLDER)], ..MediaConfig::default() };
         let media = Media::new(media).expect("ffmpeg is installed");
         self.state.set_agent(Agent::new(Arc::new(tiny_card()), engine, media, AgentConfig::default()));
+    }
+
+    /// From here on requests show this key.
+    pub(super) fn show(&mut self, key: &str) {
+        let value = format!("Bearer {key}").parse().expect("a header");
+        let headers = reqwest::header::HeaderMap::from_iter([(reqwest::header::AUTHORIZATION, value)]);
+        let client = reqwest::Client::builder().no_proxy().default_headers(headers);
+        self.client = client.build().expect("a client");
     }
 
     /// Returns when the server has stopped by itself.
@@ -113,6 +128,11 @@ pub(super) async fn error_of(response: reqwest::Response) -> Value {
 /// A question without a video.
 pub(super) fn text_question() -> Value {
     json!({"messages": [{"role": "user", "content": "Say hello."}]})
+}
+
+/// A question without a video that takes a whole place, and begins with this.
+pub(super) fn long_question(name: &str) -> Value {
+    json!({"messages": [{"role": "user", "content": format!("{name}: {}", "x".repeat(8000))}]})
 }
 
 /// A question about the demonstration video.

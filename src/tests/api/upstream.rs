@@ -28,6 +28,7 @@ async fn heard(said: &'static str, prefix: &str) -> (String, FinishReason, Arc<S
         speaker: Speaker::Main,
         seat: None,
         deadline: None,
+        trace: None,
     };
     let mut stream = remote.expect("valid").generate(request).await.expect("accepted");
     let mut text = String::new();

@@ -210,6 +210,7 @@ fn kind(error: &MediaError) -> &'static str {
         MediaError::NoFrames(_) => "no frames",
         MediaError::Busy => "busy",
         MediaError::Timeout(_) => "timeout",
+        MediaError::Killed => "killed",
         MediaError::NoFfmpeg => "no ffmpeg",
         MediaError::Internal(_) => "internal",
     }
@@ -219,7 +220,9 @@ fn kind(error: &MediaError) -> &'static str {
 /// is the file's fault.
 async fn whole_path(media: &Media, source: SourceRequest) -> Result<String, String> {
     let failed = |step: &str, error: &MediaError| match error {
-        MediaError::Internal(_) | MediaError::Timeout(_) | MediaError::NoFfmpeg => Err(format!("{step}: {error:?}")),
+        MediaError::Internal(_) | MediaError::Timeout(_) | MediaError::Killed | MediaError::NoFfmpeg => {
+            Err(format!("{step}: {error:?}"))
+        }
         _ => Ok(format!("{step}: {}", kind(error))),
     };
     let video = match media.open(&source).await {

@@ -95,7 +95,7 @@ fn assert_none(wrong: Vec<Option<String>>) {
 }
 
 #[expect(clippy::disallowed_methods, reason = "the system's search path, no setting of ours")]
-fn on_path(name: &str) -> PathBuf {
+pub(super) fn on_path(name: &str) -> PathBuf {
     let path = std::env::var_os("PATH").expect("a path");
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file()).expect(name)
 }

@@ -129,6 +129,7 @@ async fn a_video_in_pairs_of_frames_is_read_as_the_reference_reads_it() {
                 speaker: Speaker::Sub,
                 seat: None,
                 deadline: None,
+                trace: None,
             })
             .await
             .expect("accepted");

@@ -35,6 +35,7 @@ pub(super) enum Answer {
 pub(super) struct Seen {
     pub(super) path: String,
     pub(super) authorization: String,
+    pub(super) traceparent: Option<String>,
     pub(super) body: Value,
 }
 
@@ -105,8 +106,10 @@ impl Drop for Upstream {
 }
 
 async fn serve(State(shared): State<Arc<Shared>>, uri: Uri, headers: HeaderMap, Json(body): Json<Value>) -> Response {
-    let authorization = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let seen = Seen { path: uri.path().to_owned(), authorization: authorization.to_owned(), body };
+    let header = |name| headers.get(name).and_then(|value| value.to_str().ok()).map(ToOwned::to_owned);
+    let authorization = header(header::AUTHORIZATION).unwrap_or_default();
+    let traceparent = header(header::HeaderName::from_static("traceparent"));
+    let seen = Seen { path: uri.path().to_owned(), authorization, traceparent, body };
     shared.seen.lock().expect("not poisoned").push(seen);
     shared.open.send_modify(|open| *open += 1);
     let open = Open(Arc::clone(&shared));

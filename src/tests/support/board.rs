@@ -95,6 +95,7 @@ pub(crate) fn request(turns: Vec<Turn>, max_tokens: u32) -> GenerateRequest {
         speaker: Speaker::Sub,
         seat: None,
         deadline: None,
+        trace: None,
     }
 }
 

@@ -1,0 +1,54 @@
+//! A decoder that the system ends is no fault of the video's: it is started once more, and after that the error says so.
+//!
+//! Programs in ffmpeg's place end themselves as the system would, and then become ffmpeg.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use paravt::media::{Media, MediaError, SourceRequest};
+
+use super::limits::on_path;
+use super::made;
+use super::{AS_IT_IS, OVERVIEW};
+
+/// Media whose every program is killed so many times before it does its work, and the folder it all lies in.
+fn dying(times: usize) -> (tempfile::TempDir, Media) {
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in ["ffmpeg", "ffprobe"] {
+        let (real, mark) = (on_path(name), folder.path().join(format!("{name}.mark")).display().to_string());
+        let program = folder.path().join(name);
+        // Marks are empty files, because children may not be allowed to write. Asking for the version is not decoding.
+        let kill = (0..times).map(|n| format!("if [ ! -e '{mark}{n}' ]; then : > '{mark}{n}'; kill -9 $$; fi\n"));
+        let kill: String = kill.collect();
+        let script =
+            format!("#!/bin/sh\ncase \"$*\" in *-version*) ;; *)\n{kill};; esac\nexec '{}' \"$@\"\n", real.display());
+        std::fs::write(&program, script).expect("writes");
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("sets");
+    }
+    let mut config = made::default();
+    config.ffmpeg_directory = Some(folder.path().to_owned());
+    (folder, Media::new(config).expect("these tests need ffmpeg"))
+}
+
+#[tokio::test]
+async fn a_decoder_that_was_killed_is_started_again() {
+    // One that is read by our index, one that ffprobe looks into.
+    for name in ["indexed.mp4", "probed.ts"] {
+        let (folder, media) = dying(1);
+        made::ffmpeg(folder.path(), &format!("-f lavfi -i testsrc2=s=64x48:r=25 -t 2 -c:v libx264 {name}"));
+        let video = media.open(&SourceRequest::Path(folder.path().join(name))).await.expect(name);
+        let clip = media.overview(&video, &OVERVIEW, Some(4), None, &AS_IT_IS).await.expect(name);
+        assert_eq!((clip.frames.len(), clip.partial), (4, false), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn one_that_is_killed_again_and_again_is_told_to_be() {
+    let (folder, media) = dying(9);
+    made::ffmpeg(folder.path(), "-f lavfi -i testsrc2=s=64x48:r=25 -t 2 -c:v libx264 fine.mp4");
+    let opened = media.open(&SourceRequest::Path(folder.path().join("fine.mp4"))).await;
+    let error = match opened {
+        Err(error) => error,
+        Ok(video) => media.overview(&video, &OVERVIEW, Some(4), None, &AS_IT_IS).await.expect_err("it was killed"),
+    };
+    assert!(matches!(error, MediaError::Killed), "{error:?}");
+}
