@@ -1,41 +1,102 @@
 #!/usr/bin/env bash
-# Starts paravt with the bundled model and asks it about demo.mp4 with the official OpenAI packages for Python and Node.
-# Needs curl, python3 with venv and npm, and the package registries. Skips what is not installed, and says so.
+# Starts paravt with the bundled model and tries clients that others wrote, unmodified, against it: run.sh [CLIENT…|all]
+#
+# Without arguments the official OpenAI packages, as CI does. README.md lists the clients and what is tried.
+# Needs curl, python3 with venv, npm, and the package registries. What is not installed is skipped, and said so.
+#
+#   PARAVT=FILE               a binary to use; else one is built
+#   CLIENTS_HOME=DIR          where virtual environments are kept (default: ~/.cache/paravt-clients)
+#   VLLM_VENV=DIR             an environment with vLLM (../engine/install_vllm.sh), for vllm_bench; guidellm takes its torch
+#   RESULTS=FILE              also write the lines there, for table.py
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+here=load_tests/clients
+home="${CLIENTS_HOME:-$HOME/.cache/paravt-clients}"
+quick=(openai openai_node)
+rest=(paper_loop langchain litellm instructor pydantic_ai openai_agents schemathesis guidellm aiperf vllm_bench)
+
+case "${1:-}" in
+  '') clients=("${quick[@]}") ;;
+  all) clients=("${quick[@]}" "${rest[@]}") ;;
+  *) clients=("$@") ;;
+esac
+for client in "${clients[@]}"; do
+  [[ " ${quick[*]} ${rest[*]} " == *" $client "* ]] || { echo "no such client: $client (${quick[*]} ${rest[*]})" >&2; exit 2; }
+done
 for tool in curl python3; do
   command -v "$tool" >/dev/null || { echo "$tool is not installed: the clients are skipped"; exit 0; }
 done
+
+if [ -z "${PARAVT:-}" ]; then
+  cargo build --release --quiet
+  PARAVT="${CARGO_TARGET_DIR:-target}/release/paravt"
+fi
+PARAVT="$(realpath "$PARAVT")"
+export PARAVT
 port="${PORT:-18080}"
 base="http://127.0.0.1:$port/v1"
 work="$(mktemp -d)"
 server=
 trap '[ -z "$server" ] || kill "$server" 2>/dev/null; rm -rf "$work"' EXIT
-
-cargo build --release --quiet
-"${CARGO_TARGET_DIR:-target}/release/paravt" serve --listen "127.0.0.1:$port" --allow-dir model_cards/paravt-tiny &
+"$PARAVT" serve --listen "127.0.0.1:$port" --allow-dir model_cards/paravt-tiny >"$work/log" 2>&1 &
 server=$!
 for _ in $(seq 120); do
   curl -sf "http://127.0.0.1:$port/ready" >/dev/null && break
-  kill -0 "$server" || { echo 'the server ended' >&2; exit 1; }
+  kill -0 "$server" 2>/dev/null || { echo 'the server ended:' >&2; tail "$work/log" >&2; exit 1; }
   sleep 0.5
 done
 curl -sf "http://127.0.0.1:$port/ready" >/dev/null || { echo 'the server did not become ready' >&2; exit 1; }
 
 video="file://$PWD/model_cards/paravt-tiny/demo.mp4"
 read_demo() { python3 -c 'import json,sys; print(json.load(open("model_cards/paravt-tiny/demo.json"))[sys.argv[1]])' "$1"; }
-question="$(read_demo question)"
-answer="$(read_demo answer)"
+asked=("$base" "$video" "$(read_demo question)" "$(read_demo answer)")
 
-if python3 -m venv "$work/venv" 2>/dev/null; then
-  "$work/venv/bin/pip" install --quiet --disable-pip-version-check 'openai>=2,<4'
-  "$work/venv/bin/python" load_tests/clients/openai_client.py "$base" "$video" "$question" "$answer"
-else
-  echo 'python3 with venv is not installed: its client is skipped'
-fi
-if command -v npm >/dev/null; then
-  cp load_tests/clients/openai_client.mjs "$work/"
-  (cd "$work" && npm install --silent --no-audit --no-fund openai@7 >/dev/null && node openai_client.mjs "$base" "$video" "$question" "$answer")
-else
-  echo 'npm is not installed: its client is skipped'
-fi
+# Makes or renews the environment of a client; the name of its Python goes to `python`.
+environment() {
+  local venv="$home/$1" wanted="$here/requirements-$1.txt"
+  if [ "$1" = vllm_bench ]; then
+    python="${VLLM_VENV:-}/bin/python"
+    [ -x "$python" ] || { echo 'vllm_bench: SKIPPED, VLLM_VENV names no environment with vLLM (../engine/install_vllm.sh)'; return 1; }
+    return
+  fi
+  python="$venv/bin/python"
+  cmp -s "$wanted" "$venv/requirements.txt" && return
+  rm -rf "$venv"
+  python3 -m venv "$venv" 2>"$work/venv" || { echo "$1: SKIPPED, python3 has no venv"; return 1; }
+  # guidellm wants torch, which brings gigabytes: vLLM's does.
+  if [ "$1" = guidellm ] && [ -n "${VLLM_VENV:-}" ]; then
+    "$VLLM_VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+      >"$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zz_vllm.pth"
+  fi
+  "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$wanted"
+  cp "$wanted" "$venv/requirements.txt"
+}
+
+node_packages() {
+  command -v npm >/dev/null || { echo 'openai_node: SKIPPED, npm is not installed'; return 1; }
+  mkdir -p "$home/openai_node"
+  cmp -s "$here/package.json" "$home/openai_node/package.json" || {
+    cp "$here/package.json" "$home/openai_node/"
+    (cd "$home/openai_node" && npm install --silent --no-audit --no-fund >/dev/null)
+  }
+  # Node looks for packages beside the script.
+  cp "$here/openai_client.mjs" "$home/openai_node/"
+}
+
+failed=()
+try() { "$@" 2>"$work/errors" | tee -a "$work/results" || { failed+=("$client"); tail -n 20 "$work/errors" >&2; }; }
+for client in "${clients[@]}"; do
+  if [ "$client" = openai_node ]; then
+    node_packages || continue
+    try node "$home/openai_node/openai_client.mjs" "${asked[@]}"
+    continue
+  fi
+  environment "$client" || continue
+  script="$here/${client}_client.py"
+  [ -f "$script" ] || script="$here/$client.py"
+  try "$python" "$script" "${asked[@]}"
+done
+
+kill -0 "$server" 2>/dev/null || { echo 'the server ended:' >&2; tail "$work/log" >&2; exit 1; }
+[ -z "${RESULTS:-}" ] || cp "$work/results" "$RESULTS"
+[ "${#failed[@]}" -eq 0 ] || { echo "failed: ${failed[*]}" >&2; exit 1; }
