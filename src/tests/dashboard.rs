@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use paravt::metrics::{EpisodeOutcome, Metrics, Readings};
+use paravt::metrics::{EpisodeOutcome, Metrics, Readings, UploadOutcome};
 use serde_json::Value;
 
 use super::support::root;
@@ -25,6 +25,8 @@ fn rendered() -> (BTreeSet<String>, BTreeSet<String>) {
     metrics.window("ok");
     metrics.stage("main", "open", 1.0);
     metrics.tokens("main", 1, 1, 1);
+    metrics.refused("rate");
+    metrics.upload(UploadOutcome::Ok);
     let text = metrics.render(&Readings { upstreams: vec![(true, 0)], ..Readings::default() }).expect("renders");
     let families = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
     let series = text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split(['{', ' ']).next());

@@ -1,4 +1,4 @@
-//! A decoder that the system ends is no fault of the video's: it is started once more, and after that the error says so.
+//! A decoder that the system ends is no fault of the video's, and the error says so.
 //!
 //! Programs in ffmpeg's place end themselves as the system would, and then become ffmpeg.
 
@@ -27,18 +27,6 @@ fn dying(times: usize) -> (tempfile::TempDir, Media) {
     let mut config = made::default();
     config.ffmpeg_directory = Some(folder.path().to_owned());
     (folder, Media::new(config).expect("these tests need ffmpeg"))
-}
-
-#[tokio::test]
-async fn a_decoder_that_was_killed_is_started_again() {
-    // One that is read by our index, one that ffprobe looks into.
-    for name in ["indexed.mp4", "probed.ts"] {
-        let (folder, media) = dying(1);
-        made::ffmpeg(folder.path(), &format!("-f lavfi -i testsrc2=s=64x48:r=25 -t 2 -c:v libx264 {name}"));
-        let video = media.open(&SourceRequest::Path(folder.path().join(name))).await.expect(name);
-        let clip = media.overview(&video, &OVERVIEW, Some(4), None, &AS_IT_IS).await.expect(name);
-        assert_eq!((clip.frames.len(), clip.partial), (4, false), "{name}");
-    }
 }
 
 #[tokio::test]
