@@ -8,7 +8,6 @@ mod run;
 mod seek;
 
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt as _;
@@ -16,7 +15,7 @@ use futures::future::BoxFuture;
 
 use super::MediaError;
 use super::content::Content;
-use super::ffmpeg::Ffmpeg;
+use super::ffmpeg::{self, Ffmpeg};
 use super::plan::Target;
 use super::probe::{Access, Probed};
 use crate::types::{Frame, FrameSize, MediaTime};
@@ -25,9 +24,6 @@ pub(super) use seek::first_frame;
 
 /// Frames of one run, so that the filter stays short and stretches decode side by side.
 const RUN_FRAMES: usize = 64;
-
-/// Pause before a decoder that was killed is started again.
-const PAUSE: Duration = Duration::from_millis(200);
 
 /// Takes a frame for its target as soon as it is decoded, each at most once.
 pub(super) type Sink<'a> = &'a (dyn Fn(Target, Frame) + Send + Sync);
@@ -57,16 +53,14 @@ impl<'a> Job<'a> {
             taken.lock().unwrap_or_else(PoisonError::into_inner).push(target);
             sink(target, frame);
         };
-        let result = Job::decode_once(self, targets, &noted).await;
-        if !matches!(result, Err(MediaError::Killed)) {
-            return result;
-        }
-        let taken = taken.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let missing: Vec<Target> = targets.iter().filter(|target| !taken.contains(target)).copied().collect();
-        tracing::warn!(missing = missing.len(), "a decoder was killed; it is started again");
-        // What was short of memory is so for a while.
-        tokio::time::sleep(PAUSE).await;
-        Job::decode_once(self, &missing, sink).await
+        ffmpeg::again(async || {
+            let missing = {
+                let taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
+                targets.iter().filter(|target| !taken.contains(target)).copied().collect::<Vec<Target>>()
+            };
+            Job::decode_once(self, &missing, &noted).await
+        })
+        .await
     }
 
     fn decode_once<'b>(self, targets: &'b [Target], sink: Sink<'b>) -> BoxFuture<'b, Result<(), MediaError>>

@@ -20,7 +20,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use self::counts::{Alive, Counts};
-pub(super) use self::exit::Exit;
+pub(super) use self::exit::{Exit, again};
 use super::MediaError;
 use crate::config::MediaConfig;
 
@@ -349,8 +349,9 @@ impl Ffmpeg {
     /// As [`Process::output`].
     pub(super) async fn tone_maps(&self) -> Result<bool, MediaError> {
         let can = self.inner.tone_maps.get_or_try_init(|| async {
-            let arguments = vec!["-hide_banner".into(), "-v".into(), "error".into(), "-filters".into()];
-            let output = self.run(Program::Ffmpeg, arguments, Input::Nothing, "ffmpeg", 1 << 20).await?;
+            let arguments: Vec<OsString> = ["-hide_banner", "-v", "error", "-filters"].map(Into::into).into();
+            let output =
+                again(|| self.run(Program::Ffmpeg, arguments.clone(), Input::Nothing, "ffmpeg", 1 << 20)).await?;
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
             let named = |filter: &str| text.lines().any(|line| line.split_whitespace().nth(1) == Some(filter));
             Ok(named("zscale") && named("tonemap"))

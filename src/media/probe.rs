@@ -228,7 +228,7 @@ async fn by_index(
     index: Index,
     config: &MediaConfig,
 ) -> Result<Option<Probed>, MediaError> {
-    let Some(report) = shown(ffmpeg, content, &index).await? else { return Ok(None) };
+    let Some(report) = ffmpeg::again(|| shown(ffmpeg, content, &index)).await? else { return Ok(None) };
     // One stream was fed, whatever else the file holds.
     let Ok(stream) = report::choose(&report.streams) else { return Ok(None) };
     let Some(key) = index.groups.first().map(|group| group.time) else { return Ok(None) };
@@ -293,7 +293,7 @@ async fn by_ffprobe(ffmpeg: &Ffmpeg, content: &Content, config: &MediaConfig) ->
     let header = Header::new(&report.format, &stream, first);
     let measured = match header.agreed() {
         Some(measured) => measured,
-        None => measure(ffmpeg, content, &stream, first, &header, config).await?,
+        None => ffmpeg::again(|| measure(ffmpeg, content, &stream, first, &header, config)).await?,
     };
     let start = report::seconds(report.format.start_time.as_deref()).unwrap_or(0.0);
     let named = |name: &str| report.format.format_name.split(',').any(|format| format == name);
@@ -388,14 +388,11 @@ async fn read(ffmpeg: &Ffmpeg, content: &Content) -> Result<Report, MediaError> 
     let mut arguments: Vec<OsString> =
         ["-v", "error", "-of", "json=c=1", "-show_entries", ENTRIES].map(Into::into).into();
     arguments.extend(probing(ffmpeg));
-    let look = || async {
+    let output = ffmpeg::again(async || {
         let what = "looking into the video";
         ffmpeg.run(Program::Ffprobe, arguments.clone(), whole(content)?, what, 1 << 20).await
-    };
-    let output = match look().await {
-        Err(MediaError::Killed) => look().await?,
-        output => output?,
-    };
+    });
+    let output = output.await?;
     match output.exit {
         // Names in a file need not be text.
         Exit::Done(status) if status.success() => serde_json::from_str(&String::from_utf8_lossy(&output.stdout))
@@ -442,7 +439,7 @@ async fn measure(
     match exit {
         Exit::TimedOut => estimate().ok_or(MediaError::Timeout("counting the video's frames")),
         Exit::Stopped => Err(many(config)),
-        Exit::Killed => estimate().ok_or(MediaError::Killed),
+        Exit::Killed => Err(MediaError::Killed),
         // A damaged end is no reason to forget what came before.
         Exit::Done(_) => scan
             .measured(header)

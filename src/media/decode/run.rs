@@ -77,8 +77,10 @@ impl Run {
                 let picture = Bytes::from(picture);
                 pair(&|pairs| pairs.pictures.push_back((count - 1, picture.clone())));
             }
-            // What would follow is not wanted.
-            control.stop();
+            // What would follow is not wanted. A child that ended by itself, or was killed, is left to say so.
+            if limit.is_some_and(|limit| count >= limit) {
+                control.stop();
+            }
             over.cancel();
         };
         let tell = ffmpeg::each_line(&mut stderr, |line| {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::super::MediaError;
 use super::super::content::Content;
-use super::super::ffmpeg::Ffmpeg;
+use super::super::ffmpeg::{self, Ffmpeg};
 use super::super::picture::Picture;
 use super::super::plan::Target;
 use super::super::probe::{self, Probed};
@@ -63,10 +63,7 @@ pub(in super::super) async fn first_frame(
     content: &Content,
     stream: u32,
 ) -> Result<Option<i64>, MediaError> {
-    match first_frame_once(ffmpeg, content, stream).await {
-        Err(MediaError::Killed) => first_frame_once(ffmpeg, content, stream).await,
-        first => first,
-    }
+    ffmpeg::again(|| first_frame_once(ffmpeg, content, stream)).await
 }
 
 async fn first_frame_once(ffmpeg: &Ffmpeg, content: &Content, stream: u32) -> Result<Option<i64>, MediaError> {

@@ -29,14 +29,31 @@ fn dying(times: usize) -> (tempfile::TempDir, Media) {
     (folder, Media::new(config).expect("these tests need ffmpeg"))
 }
 
+/// Opens a video and looks at it, by its index or as ffmpeg opens it.
+async fn looked_at(media: &Media, path: std::path::PathBuf) -> Result<usize, MediaError> {
+    let video = media.open(&SourceRequest::Path(path)).await?;
+    let clip = media.overview(&video, &OVERVIEW, Some(4), None, &AS_IT_IS).await?;
+    Ok(clip.frames.len())
+}
+
+#[tokio::test]
+async fn one_that_is_killed_once_is_started_again() {
+    // Read by the container's index; counted because its header says nothing.
+    for name in ["indexed.mp4", "counted.ts"] {
+        let (folder, media) = dying(1);
+        made::ffmpeg(folder.path(), &format!("-f lavfi -i testsrc2=s=64x48:r=25 -t 2 -c:v libx264 {name}"));
+        let frames = looked_at(&media, folder.path().join(name)).await;
+        assert_eq!(frames.expect("started again"), 4, "{name}");
+        for program in ["ffmpeg", "ffprobe"] {
+            assert!(folder.path().join(format!("{program}.mark0")).exists(), "{program} was not killed: {name}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn one_that_is_killed_again_and_again_is_told_to_be() {
     let (folder, media) = dying(9);
     made::ffmpeg(folder.path(), "-f lavfi -i testsrc2=s=64x48:r=25 -t 2 -c:v libx264 fine.mp4");
-    let opened = media.open(&SourceRequest::Path(folder.path().join("fine.mp4"))).await;
-    let error = match opened {
-        Err(error) => error,
-        Ok(video) => media.overview(&video, &OVERVIEW, Some(4), None, &AS_IT_IS).await.expect_err("it was killed"),
-    };
+    let error = looked_at(&media, folder.path().join("fine.mp4")).await.expect_err("it was killed");
     assert!(matches!(error, MediaError::Killed), "{error:?}");
 }
