@@ -9,6 +9,7 @@ mod convert;
 mod error;
 mod extract;
 mod keys;
+mod linger;
 mod middleware;
 mod observe;
 mod openapi;

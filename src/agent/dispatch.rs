@@ -71,6 +71,7 @@ impl Run {
         if self.request.turns.last().is_none_or(|turn| turn.role != Role::User) {
             return Err(AgentError::Invalid("the last message must be the user's".to_owned()));
         }
+        self.check_form().await?;
         let scene = self.open().await?;
         let outcome = if self.request.options.agent.unwrap_or(!scene.videos.is_empty()) {
             self.episode(&scene).await?
@@ -79,6 +80,19 @@ impl Run {
         };
         self.emit.send(AgentEvent::Finished(Box::new(outcome)));
         Ok(())
+    }
+
+    /// A form that can't be had is refused before anything is decoded.
+    async fn check_form(&self) -> Result<(), AgentError> {
+        let engine = self.agent.engine();
+        let Some(forced) = Forced::in_episode(&self.request.options) else { return Ok(()) };
+        match forced.grammar().filter(|_| engine.info().supported.constraint) {
+            Some(grammar) => engine.check(grammar).await.map_err(|error| match error {
+                EngineError::Invalid(problem) => AgentError::Form { of_tools: forced.call, problem },
+                error => error.into(),
+            }),
+            None => Ok(()),
+        }
     }
 
     /// Opens all videos and decodes their overviews, all at the same time.
@@ -124,6 +138,7 @@ impl Run {
             rules.forced = rules.forced.map(Forced::unconstrained);
         }
         let sampling = budget::main_sampling(card, &self.request.sampling);
+        let told = budget::plain_sampling(card, &self.request.sampling);
         let AskRequest { turns, options, .. } = &self.request;
         let tools = rules.max_tool_turns > 0;
         let mut conversation = prompt::opening(card, turns, &scene.clips, tools, &options.client_tools);
@@ -144,7 +159,8 @@ impl Run {
         for call in &story.tool_calls {
             self.emit.send(AgentEvent::ToolCall(call.clone()));
         }
-        Ok(self.outcome(scene, &times, story, sampling))
+        // Told as the caller means it: its stop texts and length are the answer's.
+        Ok(self.outcome(scene, &times, story, told))
     }
 
     /// Generates one main turn and waits until its windows are over. Windows start while the turn is being written.

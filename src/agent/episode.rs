@@ -266,7 +266,7 @@ impl Episode {
         actions.extend(self.tell(rest));
         self.story.finish_reason = self.gate.closed().unwrap_or(record.finish_reason);
         record.turn = self.turn;
-        record.text = format!("{}{}", self.prefix, self.raw);
+        (record.text, record.prefix) = (format!("{}{}", self.prefix, self.raw), self.prefix.len());
         record.draft = record.draft.or(parsed.draft);
         record.windows = (self.first..self.story.windows.len()).collect();
         self.story.turns.push(record);

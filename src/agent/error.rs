@@ -15,6 +15,14 @@ pub enum AgentError {
     /// The request makes no sense to the agent.
     #[error("{0}")]
     Invalid(String),
+    /// The form asked of the answer can't be had.
+    #[error("{problem}")]
+    Form {
+        /// Whether it is that of the caller's tools; else the answer's own.
+        of_tools: bool,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// The episode's deadline passed.
     #[error("the request took longer than {0} s")]
     Deadline(u64),

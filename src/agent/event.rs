@@ -184,6 +184,9 @@ pub struct TurnRecord {
     pub turn: u32,
     /// The model's raw text, prefix included.
     pub text: String,
+    /// Bytes of it that the turn was opened with: not generated.
+    #[serde(skip)]
+    pub prefix: usize,
     /// Why it ended.
     pub finish_reason: FinishReason,
     /// When it began.
@@ -207,6 +210,7 @@ impl TurnRecord {
         Self {
             turn,
             text: String::new(),
+            prefix: 0,
             finish_reason: FinishReason::Stop,
             started_ms,
             finished_ms: started_ms,
@@ -289,12 +293,13 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Estimates the reasoning tokens: the main agent's, by the share of its text that is not the answer.
+    /// Estimates the reasoning tokens: the main agent's, less those of the answer by its share of what the last turn wrote.
     pub(super) fn with_reasoning_share(mut self) -> Self {
-        let written: usize = self.turns.iter().map(|turn| turn.text.len()).sum();
-        let share =
-            if written == 0 { 0.0 } else { 1.0 - self.answer.len() as f64 / written.max(self.answer.len()) as f64 };
-        self.usage.reasoning_tokens = (self.usage.main.completion_tokens as f64 * share).round() as u64;
+        let answer = self.turns.last().map_or(0.0, |last| {
+            let written = last.text.len().saturating_sub(last.prefix).max(self.answer.len()).max(1);
+            last.usage.completion_tokens as f64 * self.answer.len() as f64 / written as f64
+        });
+        self.usage.reasoning_tokens = self.usage.main.completion_tokens.saturating_sub(answer.round() as u64);
         self
     }
 }

@@ -74,6 +74,11 @@ impl Forced {
         self.grammar.clone().map(|grammar| Constraint { grammar, after, then: None })
     }
 
+    /// What its output must be.
+    pub(super) const fn grammar(&self) -> Option<&Grammar> {
+        self.grammar.as_ref()
+    }
+
     /// What is still to be read after an output of the grammar.
     pub(super) const fn close(&self) -> &'static str {
         self.close

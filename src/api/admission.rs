@@ -37,7 +37,7 @@ pub(super) struct Admission {
 #[derive(Debug)]
 struct House {
     door: Mutex<Door>,
-    /// Told when nothing runs any more.
+    /// Told when nothing runs or waits any more.
     idle: Notify,
 }
 
@@ -46,6 +46,12 @@ struct Door {
     scheduler: Scheduler,
     /// How those who wait are told.
     waiting: HashMap<Ticket, oneshot::Sender<()>>,
+}
+
+impl Door {
+    fn is_idle(&self) -> bool {
+        self.scheduler.running().count == 0 && self.scheduler.queued().count == 0
+    }
 }
 
 impl House {
@@ -69,7 +75,7 @@ impl Drop for Place {
             door.waiting.remove(&self.ticket);
             let started = door.scheduler.leave(self.ticket, Instant::now());
             let told: Vec<_> = started.iter().filter_map(|ticket| door.waiting.remove(ticket)).collect();
-            (told, door.scheduler.running().count == 0)
+            (told, door.is_idle())
         };
         for start in told {
             // Who has gone meanwhile drops its own place.
@@ -114,7 +120,11 @@ impl Admission {
         let door = Door { scheduler: Scheduler::new(bounds), waiting: HashMap::new() };
         Self {
             house: Arc::new(House { door: Mutex::new(door), idle: Notify::new() }),
-            bodies: Bodies::new(config.max_running.saturating_add(config.max_queued), config.max_bodies_bytes),
+            bodies: Bodies::new(
+                config.max_running.saturating_add(config.max_queued),
+                config.max_bodies_bytes,
+                config.max_body_bytes,
+            ),
             shutdown,
         }
     }
@@ -136,7 +146,8 @@ impl Admission {
     /// Waits for a place for a request of this cost, whose body this is.
     ///
     /// # Errors
-    /// [`ApiError::Refused`] at once when it may not even wait, [`ApiError::Draining`] when the server begins to stop.
+    /// [`ApiError::Refused`] at once when it may not even wait, [`ApiError::Draining`] when the server is stopping. Who waits
+    /// by then was taken on, and has its turn as long as there is time.
     pub(super) async fn enter(&self, body: Weight, cost: Cost) -> Result<Permit, ApiError> {
         if self.shutdown.is_draining() {
             return Err(ApiError::Draining);
@@ -145,7 +156,7 @@ impl Admission {
         let (place, turn) = self.ask(body.caller(), cost, began)?;
         let Some(turn) = turn else { return Ok(Permit { _place: place, waited_ms: 0.0, _body: body }) };
         tokio::select! {
-            () = self.shutdown.draining() => Err(ApiError::Draining),
+            () = self.shutdown.cutting() => Err(ApiError::Draining),
             told = turn => {
                 // The sender lives until it sends.
                 told.map_err(|_| ApiError::Internal)?;
@@ -172,12 +183,12 @@ impl Admission {
         Ok((place, Some(turn)))
     }
 
-    /// Returns when nothing runs. Meant for draining, when nothing new comes in.
+    /// Returns when nothing runs or waits. Meant for draining, when nothing new comes in.
     pub(super) async fn idle(&self) {
         loop {
             // Listens before it looks.
             let told = self.house.idle.notified();
-            if self.running().count == 0 {
+            if self.house.door().is_idle() {
                 return;
             }
             told.await;
@@ -202,8 +213,8 @@ mod tests {
     use futures::FutureExt as _;
     use futures::poll;
 
-    use super::bodies::UNIT;
     use super::*;
+    use crate::config::KeyLimits;
 
     fn admission(max_running: usize, max_queued: usize) -> Admission {
         Admission::new(&ServerConfig { max_running, max_queued, ..ServerConfig::default() }, Shutdown::new())
@@ -238,26 +249,51 @@ mod tests {
 
     #[tokio::test]
     async fn bodies_are_bounded_together_as_long_as_they_are_held() {
-        let config = ServerConfig { max_bodies_bytes: 3 * UNIT, ..ServerConfig::default() };
+        let config = ServerConfig { max_bodies_bytes: 30, max_body_bytes: 30, ..ServerConfig::default() };
         let (admission, nobody) = (Admission::new(&config, Shutdown::new()), Caller::default());
         let full = |result: Result<(), Refusal>| refused(&result) == Some(Reason::Bodies);
-        let read = |bytes: usize| admission.read_body(&nobody, Some(bytes as u64));
-        assert!(full(read(3 * UNIT + 1).map(drop)));
-        let mut first = read(3 * UNIT).expect("room");
+        let read = |bytes: u64| admission.read_body(&nobody, Some(bytes));
+        assert!(full(read(31).map(drop)));
+        let mut first = read(30).expect("room");
         // A promise takes no room.
-        let mut second = read(3 * UNIT).expect("room");
-        first.grow(UNIT).expect("room");
-        first.grow(1).expect("room");
-        first.grow(UNIT - 1).expect("within the unit it has");
-        second.grow(1).expect("room");
+        let mut second = read(30).expect("room");
+        first.grow(20).expect("room");
+        second.grow(10).expect("room");
         assert!(full(first.grow(1)));
         assert!(full(admission.read_body(&nobody, None).map(drop)));
         // Given back only with the place it is held with.
         let permit = admission.enter(second.done(), Cost::PLACE).await.expect("a place");
         drop(first);
-        assert!(full(read(3 * UNIT).map(drop)));
+        assert!(full(read(30).map(drop)));
         drop(permit);
-        read(3 * UNIT).expect("room");
+        read(30).expect("room");
+    }
+
+    #[tokio::test]
+    async fn no_key_takes_all_the_room_for_bodies() {
+        let config = ServerConfig {
+            max_bodies_bytes: 30,
+            max_body_bytes: 10,
+            max_running: 3,
+            max_queued: 1,
+            ..ServerConfig::default()
+        };
+        let admission = Admission::new(&config, Shutdown::new());
+        let key = |name: &str| Caller::new(name.into(), KeyLimits::default(), None);
+        let (greedy, other) = (key("greedy"), key("other"));
+        let mut held = admission.read_body(&greedy, Some(10)).expect("room");
+        held.grow(10).expect("room");
+        assert_eq!(refused(&admission.read_body(&greedy, Some(6))), Some(Reason::Bodies), "15 of 30 bytes");
+        let second = admission.read_body(&greedy, Some(5)).expect("room");
+        assert_eq!(refused(&admission.read_body(&greedy, Some(5))), Some(Reason::Queue), "2 of 4 turns");
+        let mut others = admission.read_body(&other, Some(10)).expect("room");
+        others.grow(10).expect("room");
+        drop(second);
+        // What one may have at most is its body, however little half of the room is.
+        let config = ServerConfig { max_bodies_bytes: 30, max_body_bytes: 30, ..config };
+        let admission = Admission::new(&config, Shutdown::new());
+        admission.read_body(&greedy, Some(30)).expect("room").grow(30).expect("room");
+        assert!(admission.bodies.is_empty(), "all is given back");
     }
 
     #[tokio::test]
@@ -290,17 +326,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn draining_refuses_who_waits_and_who_comes() {
-        let admission = admission(1, 1);
+    async fn draining_refuses_who_comes_and_not_who_waits() {
+        let admission = admission(1, 2);
         let running = enter(&admission).await.expect("a place");
-        let mut waiting = Box::pin(enter(&admission));
-        assert!(poll!(&mut waiting).is_pending());
+        let (mut first, mut second) = (Box::pin(enter(&admission)), Box::pin(enter(&admission)));
+        assert!(poll!(&mut first).is_pending() && poll!(&mut second).is_pending());
         admission.shutdown.drain();
-        assert!(matches!(waiting.await, Err(ApiError::Draining)));
         assert!(matches!(enter(&admission).await, Err(ApiError::Draining)));
         let mut idle = Box::pin(admission.idle());
-        assert!(poll!(&mut idle).is_pending());
         drop(running);
+        let first = first.await.expect("its turn");
+        assert!(poll!(&mut idle).is_pending());
+        admission.shutdown.cut();
+        assert!(matches!(second.await, Err(ApiError::Draining)));
+        assert!(poll!(&mut idle).is_pending());
+        drop(first);
         idle.await;
     }
 }

@@ -109,6 +109,14 @@ pub(crate) enum ApiError {
     /// The agent makes no sense of the request.
     #[error("{0}")]
     Senseless(String),
+    /// The form asked of the answer can't be had.
+    #[error("{problem}")]
+    Form {
+        /// Path of the field.
+        param: &'static str,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// The episode's deadline passed.
     #[error("the request took longer than {0} s")]
     Deadline(u64),
@@ -127,6 +135,9 @@ impl ApiError {
             }
             AgentError::Engine(error) => Self::Engine(error),
             AgentError::Invalid(message) => Self::Senseless(message),
+            AgentError::Form { of_tools, problem } => {
+                Self::Form { param: if of_tools { "tools" } else { "response_format" }, problem }
+            }
             AgentError::Deadline(seconds) => Self::Deadline(seconds),
         }
     }
@@ -220,7 +231,7 @@ impl ApiError {
                     (S::INTERNAL_SERVER_ERROR, SERVER, Some("engine_failed"))
                 }
             },
-            Self::Senseless(_) => (S::BAD_REQUEST, BAD, Some("invalid_value")),
+            Self::Senseless(_) | Self::Form { .. } => (S::BAD_REQUEST, BAD, Some("invalid_value")),
             Self::Deadline(_) => (S::GATEWAY_TIMEOUT, "timeout_error", Some("deadline_exceeded")),
             Self::Internal => (S::INTERNAL_SERVER_ERROR, SERVER, Some("internal_error")),
         }
@@ -266,6 +277,7 @@ impl ApiError {
             Self::Invalid(invalid) => Some(invalid.param.clone()).filter(|param| !param.is_empty()),
             Self::Media { param, .. } => param.clone(),
             Self::Picture { param, .. } => Some(param.clone()),
+            Self::Form { param, .. } => Some((*param).to_owned()),
             Self::ModelNotFound(_) | Self::ModelNotAllowed => Some("model".to_owned()),
             Self::Engine(EngineError::Unsupported(field)) => Some((*field).to_owned()),
             Self::Engine(EngineError::TooLong { .. }) => Some("messages".to_owned()),

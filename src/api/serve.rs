@@ -19,6 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::linger::Lingering;
 use super::router::router;
 use super::state::ApiState;
 
@@ -93,7 +94,8 @@ fn connection(
     end_when_unread(&stream, head);
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(head);
-    let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(app));
+    let stream = TokioIo::new(Lingering::new(stream));
+    let connection = builder.serve_connection(stream, TowerToHyperService::new(app));
     let connection = graceful.watch(connection);
     async move {
         if let Err(error) = connection.await {
@@ -127,9 +129,10 @@ async fn drained(state: &ApiState) {
     let shutdown = state.shutdown();
     shutdown.draining().await;
     let drain = Duration::from_secs(state.config().drain_s);
+    let idle = async { tokio::join!(state.admission().idle(), state.uploads().idle()) };
     tokio::select! {
-        finished = timeout(drain, state.admission().idle()) => if finished.is_err() {
-            tracing::warn!("some episodes did not finish in time");
+        finished = timeout(drain, idle) => if finished.is_err() {
+            tracing::warn!("some episodes or uploads did not finish in time");
         },
         () = shutdown.cutting() => {},
     }

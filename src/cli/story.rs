@@ -220,6 +220,7 @@ pub(super) mod fixture {
         TurnRecord {
             turn,
             text: "<think>\nlit\n</think>".to_owned(),
+            prefix: 0,
             finish_reason: FinishReason::Stop,
             started_ms: ms.0,
             finished_ms: ms.1,

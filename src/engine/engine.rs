@@ -22,6 +22,15 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     /// [`EngineError`] when the request can't be served at all; what fails later is an item of the stream.
     async fn generate(&self, request: GenerateRequest) -> Result<TokenStream, EngineError>;
 
+    /// Whether it can hold outputs to this grammar, found out before anything is done for the request.
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`] when the grammar is malformed or too large. Engines that leave that to others say nothing here,
+    /// and fail when they generate.
+    async fn check(&self, _grammar: &Grammar) -> Result<(), EngineError> {
+        Ok(())
+    }
+
     /// What this engine is and can do.
     fn info(&self) -> EngineInfo;
 

@@ -66,7 +66,8 @@ use super::chat::geometry::{Geometry, Limits};
 use super::chat::vocabulary::Vocabulary;
 use super::error::first_line;
 use super::{
-    Batching, Engine, EngineError, EngineInfo, EngineLoad, GenerateRequest, Speaker, Supported, TokenEvent, TokenStream,
+    Batching, Constraint, Engine, EngineError, EngineInfo, EngineLoad, GenerateRequest, Grammar, Speaker, Supported,
+    TokenEvent, TokenStream,
 };
 pub use crate::model::Quantization;
 use crate::model::{LoadOptions, Mode, ModelConfig, ModelError, Qwen3Vl};
@@ -369,6 +370,16 @@ impl Engine for Native {
         answer.await.map_err(|_| stopped())??;
         drop(seat);
         Ok(events_of(received))
+    }
+
+    async fn check(&self, grammar: &Grammar) -> Result<(), EngineError> {
+        let turn = self.may_prepare(None).await?;
+        let (front, grammar) = (Arc::clone(&self.front), grammar.clone());
+        let checked = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            front.grammars.compile(&Constraint { grammar, after: None, then: None }, "").map(drop)
+        });
+        checked.await.map_err(|_| EngineError::Failed("the grammar could not be checked".to_owned()))?
     }
 
     fn info(&self) -> EngineInfo {

@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
 
 use crate::config::FilesConfig;
 use folder::Folder;
@@ -223,6 +224,8 @@ struct Inner {
     folder: Arc<Folder>,
     /// Uploads under way in this process.
     under_way: Mutex<UnderWay>,
+    /// Told when none is any more.
+    idle: Notify,
     /// Bytes of all files when they were last counted.
     bytes: AtomicU64,
 }
@@ -265,6 +268,7 @@ impl Uploads {
             clock: Arc::new(clock),
             folder: Arc::new(folder),
             under_way: Mutex::default(),
+            idle: Notify::new(),
             bytes: AtomicU64::new(0),
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -360,6 +364,18 @@ impl Uploads {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.inner.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Returns when no upload is under way. Meant for draining, when no new ones come.
+    pub async fn idle(&self) {
+        loop {
+            // Listens before it looks.
+            let told = self.inner.idle.notified();
+            if self.under_way().turns == 0 {
+                return;
+            }
+            told.await;
+        }
     }
 
     /// Removes the folder, where it is this process's own. Nothing can be kept from here on.

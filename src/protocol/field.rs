@@ -176,11 +176,13 @@ impl Field {
         u32::try_from(number).or_else(|_| Self::wrong(path, "a whole number"))
     }
 
-    /// Any 64-bit whole number; negative ones wrap, so that each keeps a meaning of its own.
+    /// Any 64-bit whole number, also a negative one. Its lower 53 bits count: so many survive in a number of JavaScript's, and
+    /// all engines take them, so that the seed an answer tells can be sent again.
     pub(crate) fn seed(self) -> Result<u64, Invalid> {
+        const BITS: u64 = (1 << 53) - 1;
         match (self.value.as_u64(), self.value.as_i64()) {
-            (Some(seed), _) => Ok(seed),
-            (None, Some(seed)) => Ok(seed.cast_unsigned()),
+            (Some(seed), _) => Ok(seed & BITS),
+            (None, Some(seed)) => Ok(seed.cast_unsigned() & BITS),
             (None, None) => Self::wrong(self.path, "a whole number of 64 bits"),
         }
     }

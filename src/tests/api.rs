@@ -444,8 +444,8 @@ async fn until_kept_open(response: &mut reqwest::Response) -> String {
 }
 
 #[tokio::test]
-async fn a_stream_that_waits_for_its_place_is_kept_open_and_told_its_error() {
-    for drained in [false, true] {
+async fn a_stream_that_waits_for_its_place_is_kept_open_and_has_its_turn_while_there_is_time() {
+    for (drained, cut) in [(false, false), (true, false), (true, true)] {
         let gate = Gate::closed();
         let engine = saying({
             let gate = gate.clone();
@@ -463,6 +463,9 @@ async fn a_stream_that_waits_for_its_place_is_kept_open_and_told_its_error() {
         assert_eq!(engine.requests().len(), 1, "it still waits");
         if drained {
             server.state.shutdown().drain();
+        }
+        if cut {
+            server.state.shutdown().cut();
         } else {
             gate.open();
         }
@@ -471,7 +474,7 @@ async fn a_stream_that_waits_for_its_place_is_kept_open_and_told_its_error() {
         }
         let lines = data_lines(&body);
         let last = lines.last().expect("a line");
-        if drained {
+        if cut {
             assert!(last.contains("shutting_down"), "{body}");
             gate.open();
         } else {
@@ -479,7 +482,7 @@ async fn a_stream_that_waits_for_its_place_is_kept_open_and_told_its_error() {
             let end: Value = serde_json::from_str(&lines[lines.len() - 2]).expect("JSON");
             assert!(end["paravt"]["timing"]["queue_ms"].as_f64().is_some_and(|ms| ms > 0.0), "{end}");
         }
-        assert_eq!(first.await.expect("no panic").expect("an answer").status(), 200);
+        assert_eq!(first.await.expect("no panic").expect("an answer").status(), if cut { 503 } else { 200 });
     }
 }
 

@@ -1,51 +1,134 @@
 //! Whose body may be held: what request bodies weigh together, from their first byte until their episodes are over.
+//!
+//! Who has a key gets no more than half of the room, so that no key shuts out the others.
 
-use std::sync::Arc;
-
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::scheduler::{Reason, Refusal};
 use crate::api::caller::Caller;
 
-/// Bodies are weighed in units of so many bytes: `acquire_many` counts in u32.
-pub(super) const UNIT: usize = 64 << 10;
-
 /// Room for the bodies of all requests.
 #[derive(Debug)]
 pub(super) struct Bodies {
+    room: Arc<Room>,
+}
+
+#[derive(Debug)]
+struct Room {
     /// Bodies may be large: no more are read at once than could be admitted.
-    turns: Arc<Semaphore>,
-    /// Units of all bodies together.
-    units: Arc<Semaphore>,
+    turns: usize,
+    /// Bytes of all bodies together.
+    bytes: usize,
+    /// Bytes of the largest body, which a caller may have also where that is more than half.
+    largest: usize,
+    taken: Mutex<Taken>,
+}
+
+/// What is taken, in all and by each caller that has anything.
+#[derive(Debug, Default)]
+struct Taken {
+    all: Share,
+    callers: HashMap<Caller, Share>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Share {
+    turns: usize,
+    bytes: usize,
+}
+
+impl Room {
+    /// Never held across an await, and nothing under it panics.
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes so much more, if `told` bytes in all would fit too.
+    fn take(&self, caller: &Caller, more: Share, told: usize) -> Result<(), Refusal> {
+        let mut guard = self.taken();
+        let taken = &mut *guard;
+        let own = taken.callers.get(caller).copied().unwrap_or_default();
+        let (turns, bytes) = if caller.name().is_empty() {
+            (self.turns, self.bytes)
+        } else {
+            (self.turns.div_ceil(2), (self.bytes / 2).max(self.largest.min(self.bytes)))
+        };
+        let fits = |taken: usize, more: usize, most: usize| taken.saturating_add(more) <= most;
+        let weight = more.bytes.max(told);
+        if !(fits(taken.all.bytes, weight, self.bytes) && fits(own.bytes, weight, bytes)) {
+            return Err(Refusal::new(Reason::Bodies, None));
+        }
+        if !(fits(taken.all.turns, more.turns, self.turns) && fits(own.turns, more.turns, turns)) {
+            return Err(Refusal::new(Reason::Queue, None));
+        }
+        for share in [&mut taken.all, taken.callers.entry(caller.clone()).or_default()] {
+            *share = Share { turns: share.turns + more.turns, bytes: share.bytes + more.bytes };
+        }
+        Ok(())
+    }
+
+    fn give_back(&self, caller: &Caller, less: Share) {
+        let mut taken = self.taken();
+        let without = |share: Share| Share {
+            turns: share.turns.saturating_sub(less.turns),
+            bytes: share.bytes.saturating_sub(less.bytes),
+        };
+        taken.all = without(taken.all);
+        let own = taken.callers.get(caller).copied().map(without).unwrap_or_default();
+        if own == Share::default() {
+            taken.callers.remove(caller);
+        } else {
+            taken.callers.insert(caller.clone(), own);
+        }
+    }
 }
 
 impl Bodies {
-    /// Room for so many bodies read at once, and so many bytes held.
-    pub(super) fn new(at_once: usize, bytes: usize) -> Self {
-        // `acquire_many` counts in u32.
-        let most = Semaphore::MAX_PERMITS.min(u32::MAX as usize) / 2;
-        let room = |permits: usize| Arc::new(Semaphore::new(permits.min(most)));
-        Self { turns: room(at_once), units: room(bytes.div_ceil(UNIT)) }
+    /// Room for so many bodies read at once, and so many bytes held, of bodies of `largest` bytes at most.
+    pub(super) fn new(at_once: usize, bytes: usize, largest: usize) -> Self {
+        Self { room: Arc::new(Room { turns: at_once, bytes, largest, taken: Mutex::default() }) }
     }
 
     /// The right to read one body, `told` bytes long as its sender says.
     ///
     /// Only what has arrived takes room: else a sender of promises could shut out all others.
     pub(super) fn read(&self, caller: &Caller, told: Option<u64>) -> Result<Reading, Refusal> {
-        let needed = told.unwrap_or_default().max(1).div_ceil(UNIT as u64);
-        if needed > self.units.available_permits() as u64 {
-            return Err(Refusal::new(Reason::Bodies, None));
-        }
-        let turn = Arc::clone(&self.turns).try_acquire_owned().map_err(|_| Refusal::new(Reason::Queue, None))?;
-        let weight = Weight { caller: caller.clone(), units: Arc::clone(&self.units), held: None, bytes: 0 };
-        Ok(Reading { _turn: turn, weight })
+        let told = usize::try_from(told.unwrap_or_default().max(1)).unwrap_or(usize::MAX);
+        self.room.take(caller, Share { turns: 1, bytes: 0 }, told)?;
+        let held =
+            |turns| Held { caller: caller.clone(), room: Arc::clone(&self.room), share: Share { turns, bytes: 0 } };
+        Ok(Reading { _turn: held(1), weight: Weight(held(0)) })
+    }
+}
+
+#[cfg(test)]
+impl Bodies {
+    /// Whether nobody has anything.
+    pub(super) fn is_empty(&self) -> bool {
+        let taken = self.room.taken();
+        taken.all == Share::default() && taken.callers.is_empty()
+    }
+}
+
+/// What somebody has of the room. Given back when dropped.
+#[derive(Debug)]
+struct Held {
+    caller: Caller,
+    room: Arc<Room>,
+    share: Share,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.room.give_back(&self.caller, self.share);
     }
 }
 
 /// The right to read one body and to work through it. Dropped, or turned into what goes on being held.
 #[derive(Debug)]
 pub(in crate::api) struct Reading {
-    _turn: OwnedSemaphorePermit,
+    _turn: Held,
     weight: Weight,
 }
 
@@ -53,7 +136,7 @@ impl Reading {
     /// So many bytes more have arrived.
     ///
     /// # Errors
-    /// [`Refusal`] when all bodies together are over the limit.
+    /// [`Refusal`] when all bodies together are over the limit, or all of this caller.
     pub(in crate::api) fn grow(&mut self, bytes: usize) -> Result<(), Refusal> {
         self.weight.grow(bytes)
     }
@@ -66,32 +149,17 @@ impl Reading {
 
 /// What a body takes of the room for all bodies, and whose it is. Given back when dropped.
 #[derive(Debug)]
-pub(in crate::api) struct Weight {
-    caller: Caller,
-    units: Arc<Semaphore>,
-    held: Option<OwnedSemaphorePermit>,
-    bytes: usize,
-}
+pub(in crate::api) struct Weight(Held);
 
 impl Weight {
     /// Who sent it.
     pub(super) const fn caller(&self) -> &Caller {
-        &self.caller
+        &self.0.caller
     }
 
     fn grow(&mut self, bytes: usize) -> Result<(), Refusal> {
-        let full = || Refusal::new(Reason::Bodies, None);
-        self.bytes = self.bytes.saturating_add(bytes);
-        let held = self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-        let missing = u32::try_from(self.bytes.div_ceil(UNIT).saturating_sub(held)).map_err(|_| full())?;
-        if missing == 0 {
-            return Ok(());
-        }
-        let more = Arc::clone(&self.units).try_acquire_many_owned(missing).map_err(|_| full())?;
-        match &mut self.held {
-            Some(held) => held.merge(more),
-            held => *held = Some(more),
-        }
+        self.0.room.take(&self.0.caller, Share { turns: 0, bytes }, 0)?;
+        self.0.share.bytes = self.0.share.bytes.saturating_add(bytes);
         Ok(())
     }
 }

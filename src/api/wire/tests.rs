@@ -50,6 +50,7 @@ fn turn() -> TurnRecord {
     TurnRecord {
         turn: 0,
         text: "<think>look</think>".to_owned(),
+        prefix: 0,
         finish_reason: FinishReason::Stop,
         started_ms: 0.0,
         finished_ms: 3.0,

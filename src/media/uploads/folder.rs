@@ -9,10 +9,10 @@ use std::collections::HashMap;
 use std::ffi::CStr;
 use std::fs::{DirBuilder, File, Permissions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::{AtFlags, Dir, Mode, OFlags};
 use rustix::io::Errno;
@@ -24,6 +24,10 @@ const LOCK: &str = ".lock";
 const JSON: &str = ".json";
 const PART: &str = ".part";
 const JSON_PART: &str = ".json.part";
+/// What a process's own folder is called, and some digits.
+const OWN: &str = "paravt-files-";
+/// A folder of a process that may just be taking its lock is younger than this.
+const YOUNG: Duration = Duration::from_secs(60);
 /// Longest JSON that is read. A name of 255 bytes, twice as long in JSON, is the longest of it.
 const JSON_MAX: u64 = 16 << 10;
 
@@ -82,16 +86,18 @@ impl Folder {
                 DirBuilder::new().recursive(true).mode(0o700).create(path)?;
                 None
             }
-            None => Some(
-                tempfile::Builder::new()
-                    .prefix("paravt-files-")
-                    .permissions(Permissions::from_mode(0o700))
-                    .tempdir()?,
-            ),
+            None => {
+                abandoned(&std::env::temp_dir(), SystemTime::now());
+                Some(tempfile::Builder::new().prefix(OWN).permissions(Permissions::from_mode(0o700)).tempdir()?)
+            }
         };
         let path = own.as_ref().map(TempDir::path).or(path).unwrap_or_else(|| Path::new("."));
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let handle = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+        if own.is_some() {
+            // Says that its process lives. Nobody else has it yet.
+            handle.lock()?;
+        }
         Ok(Self { handle, known: Mutex::default(), own: Mutex::new(own) })
     }
 
@@ -198,6 +204,24 @@ impl Folder {
     }
 }
 
+/// Removes the folders of processes that were killed before they could: those of this user that nobody has locked.
+fn abandoned(below: &Path, now: SystemTime) {
+    let Ok(entries) = std::fs::read_dir(below) else { return };
+    let ours = entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(OWN));
+    for path in ours.map(|entry| entry.path()) {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let Ok(handle) = rustix::fs::open(&path, flags, Mode::empty()).map(File::from) else { continue };
+        let Ok(metadata) = handle.metadata() else { continue };
+        let old = metadata.modified().is_ok_and(|time| now.duration_since(time).is_ok_and(|age| age >= YOUNG));
+        if old && metadata.uid() == rustix::process::getuid().as_raw() && handle.try_lock().is_ok() {
+            tracing::info!(folder = %path.display(), "removing the uploads of a process that was killed");
+            if let Err(error) = std::fs::remove_dir_all(&path) {
+                tracing::warn!(%error, "they could not be removed");
+            }
+        }
+    }
+}
+
 impl Locked<'_> {
     /// A new part, held by its writer as long as the handle is open.
     ///
@@ -260,4 +284,35 @@ fn parse(name: &CStr) -> Option<(FileId, &'static str)> {
     let name = name.to_str().ok()?;
     let ending = [JSON_PART, JSON, PART].into_iter().find(|ending| name.ends_with(ending)).unwrap_or_default();
     Some((FileId::parse(name.strip_suffix(ending)?)?, ending))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_folder_of_a_dead_process_is_removed_and_that_of_a_living_one_is_not() {
+        let below = tempfile::tempdir().expect("a folder");
+        let [dead, living, other] = [format!("{OWN}dead"), format!("{OWN}living"), "else".to_owned()].map(|name| {
+            let path = below.path().join(name);
+            std::fs::create_dir(&path).expect("made");
+            std::fs::write(path.join("file"), "content").expect("written");
+            path
+        });
+        let held = File::open(&living).expect("opens");
+        held.lock().expect("locks");
+        std::os::unix::fs::symlink(&other, below.path().join(format!("{OWN}link"))).expect("made");
+        abandoned(below.path(), SystemTime::now());
+        assert!(dead.exists(), "its process may be about to lock it");
+        abandoned(below.path(), SystemTime::now() + YOUNG);
+        assert!(!dead.exists());
+        assert!(living.join("file").exists() && other.join("file").exists());
+    }
+
+    #[test]
+    fn a_process_holds_its_own_folder() {
+        let folder = Folder::new(None).expect("a folder");
+        let path = folder.own_path().expect("its own");
+        assert!(File::open(path).expect("opens").try_lock().is_err());
+    }
 }

@@ -53,6 +53,9 @@ impl Drop for Turn {
     fn drop(&mut self) {
         let mut under_way = self.uploads.under_way();
         under_way.turns = under_way.turns.saturating_sub(1);
+        if under_way.turns == 0 {
+            self.uploads.inner.idle.notify_waiters();
+        }
         if let Some(theirs) = under_way.turns_of.get_mut(&self.owner) {
             *theirs = theirs.saturating_sub(1);
             if *theirs == 0 {

@@ -196,3 +196,28 @@ async fn a_stream_that_is_refused_has_its_status() {
     gate.open();
     assert_eq!(first.await.expect("no panic").expect("an answer").status(), 200);
 }
+
+#[tokio::test]
+async fn who_is_refused_while_it_sends_still_reads_why() {
+    let file = keys("");
+    let server = Server::with(hello(), with_file(file.path(), ServerConfig::default())).await;
+    let mut socket = TcpStream::connect(server.address).await.expect("connects");
+    let body = 64 << 20;
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+        content-length: {body}\r\nauthorization: Bearer wrong\r\n\r\n"
+    );
+    // As clients do that read no answer before all is sent.
+    let all = async {
+        socket.write_all(head.as_bytes()).await.expect("written");
+        let piece = vec![b' '; 1 << 20];
+        for _ in 0..body >> 20 {
+            socket.write_all(&piece).await.expect("taken, and thrown away");
+        }
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).await.expect("an answer, no reset");
+        answer
+    };
+    let answer = tokio::time::timeout(PATIENCE, all).await.expect("in time");
+    assert!(answer.starts_with("HTTP/1.1 401 ") && answer.contains("\"invalid_api_key\""), "{answer}");
+}

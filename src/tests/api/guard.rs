@@ -64,7 +64,7 @@ async fn bodies_are_bounded_together_until_their_episodes_are_over() {
     let first = tokio::spawn(server.request(&large).send());
     engine.running(1).await;
     // There is room in the queue, but not for its body.
-    let response = tokio::time::timeout(PATIENCE, server.ask(&text_question())).await.expect("does not wait");
+    let response = tokio::time::timeout(PATIENCE, server.ask(&large)).await.expect("does not wait");
     assert_eq!(response.status(), 429);
     assert!(response.headers().contains_key("retry-after"));
     assert_eq!(error_of(response).await["code"], "bodies_full");
