@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use axum::http::HeaderMap;
 use axum::http::header::{IF_NONE_MATCH, IF_RANGE, RANGE};
+use axum::http::{HeaderMap, HeaderValue, Method};
 
 /// What to answer with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,17 +20,19 @@ pub(super) enum Wanted {
 }
 
 /// What the headers ask for of a file of so many bytes that never changes.
-pub(super) fn wanted(headers: &HeaderMap, bytes: u64, etag: &str, modified: u64) -> Wanted {
-    let text = |name| headers.get(name).and_then(|value: &axum::http::HeaderValue| value.to_str().ok());
+pub(super) fn wanted(method: &Method, headers: &HeaderMap, bytes: u64, etag: &str, modified: u64) -> Wanted {
+    let texts = |name| headers.get_all(name).into_iter().filter_map(|value: &HeaderValue| value.to_str().ok());
+    let text = |name| texts(name).next();
     let ours = |tag: &str| matches!(tag.trim().trim_start_matches("W/"), tag if tag == etag || tag == "*");
-    if text(IF_NONE_MATCH).is_some_and(|tags| tags.split(',').any(ours)) {
+    if texts(IF_NONE_MATCH).any(|tags| tags.split(',').any(ours)) {
         return Wanted::Nothing;
     }
     // A condition that does not hold, or can't be read, makes it the whole file. A weak tag is never enough here.
     let holds =
         |condition: &str| condition == etag || httpdate::parse_http_date(condition).ok() == Some(time(modified));
     match text(RANGE) {
-        Some(range) if text(IF_RANGE).is_none_or(holds) => range_of(range, bytes),
+        // Ranges are defined for GET alone.
+        Some(range) if method == Method::GET && text(IF_RANGE).is_none_or(holds) => range_of(range, bytes),
         _ => Wanted::All,
     }
 }
@@ -121,10 +123,14 @@ mod tests {
     #[test]
     fn conditions_are_about_the_file() {
         let tag = "\"file-1\"";
-        let ask = |pairs: &[(HeaderName, &str)]| {
-            let headers = pairs.iter().map(|(name, value)| (name.clone(), value.parse().expect("a value"))).collect();
-            wanted(&headers, 10, tag, 1_000_000)
+        let as_method = |method: &Method, pairs: &[(HeaderName, &str)]| {
+            let mut headers = HeaderMap::new();
+            for (name, value) in pairs {
+                headers.append(name, value.parse().expect("a value"));
+            }
+            wanted(method, &headers, 10, tag, 1_000_000)
         };
+        let ask = |pairs: &[(HeaderName, &str)]| as_method(&Method::GET, pairs);
         let range = (RANGE, "bytes=1-2");
         let some = Wanted::Some(1..3);
         assert_eq!(ask(&[]), Wanted::All);
@@ -136,7 +142,9 @@ mod tests {
         }
         assert_eq!(ask(&[(IF_NONE_MATCH, "\"x\", W/\"file-1\"")]), Wanted::Nothing);
         assert_eq!(ask(&[range.clone(), (IF_NONE_MATCH, "*")]), Wanted::Nothing);
-        assert_eq!(ask(&[range, (IF_NONE_MATCH, "\"x\"")]), some);
+        assert_eq!(ask(&[(IF_NONE_MATCH, "\"x\""), (IF_NONE_MATCH, tag)]), Wanted::Nothing);
+        assert_eq!(ask(&[range.clone(), (IF_NONE_MATCH, "\"x\"")]), some);
+        assert_eq!(as_method(&Method::HEAD, &[range]), Wanted::All);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Files that clients upload.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
@@ -64,13 +64,23 @@ impl FilesConfig {
             return Err(ConfigError::Value { field: "files.owner_quota_bytes", problem });
         }
         if let Some(directory) = &self.directory
-            && allowed_directories.iter().any(|allowed| directory.starts_with(allowed))
+            && allowed_directories.iter().any(|allowed| resolved(directory).starts_with(resolved(allowed)))
         {
             // Whoever knows a file's name could read it as file://, whoever's it is.
             let problem = "must not be below a folder of media.allowed_directories";
             return Err(ConfigError::Value { field: "files.directory", problem });
         }
         Ok(())
+    }
+}
+
+/// Without links, as far as it exists.
+fn resolved(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let there = absolute.ancestors().find_map(|part| Some((part, part.canonicalize().ok()?)));
+    match there {
+        Some((part, real)) => absolute.strip_prefix(part).map_or_else(|_| real.clone(), |rest| real.join(rest)),
+        None => absolute,
     }
 }
 
@@ -88,5 +98,22 @@ mod tests {
         let at = FilesConfig { directory: Some(PathBuf::from("/srv/videos/files")), ..fine() };
         assert!(at.check(&[PathBuf::from("/srv/other")]).is_ok());
         assert!(at.check(&[PathBuf::from("/srv/videos")]).is_err());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_leads_nobody_to_the_files_of_others() {
+        let root = tempfile::tempdir().expect("a folder");
+        let (videos, link) = (root.path().join("videos"), root.path().join("link"));
+        std::fs::create_dir(&videos).expect("made");
+        std::os::unix::fs::symlink(&videos, &link).expect("made");
+        for (directory, allowed, fine) in [
+            (link.join("files"), &videos, false),
+            (videos.join("new/files"), &link, false),
+            (root.path().join("files"), &link, true),
+        ] {
+            let config = FilesConfig { directory: Some(directory), ..FilesConfig::default() };
+            assert_eq!(config.check(std::slice::from_ref(allowed)).is_ok(), fine, "{config:?}");
+        }
     }
 }

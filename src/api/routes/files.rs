@@ -191,7 +191,7 @@ pub(in crate::api) async fn retrieve_file_content(
     let stored = upload.stored();
     // The same bytes as long as it has this name.
     let etag = format!("\"{}\"", id.as_str());
-    let (status, range) = match wanted(&headers, stored.bytes, &etag, stored.created_at) {
+    let (status, range) = match wanted(&method, &headers, stored.bytes, &etag, stored.created_at) {
         Wanted::All => (StatusCode::OK, 0..stored.bytes),
         Wanted::Some(range) => (StatusCode::PARTIAL_CONTENT, range),
         Wanted::Nothing => (StatusCode::NOT_MODIFIED, 0..0),
