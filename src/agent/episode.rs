@@ -213,6 +213,7 @@ impl Episode {
     /// More text of the main agent.
     pub(super) fn text(&mut self, text: &str, now_ms: f64) -> Vec<Action> {
         self.raw.push_str(text);
+        self.trail.text(text.len());
         if self.is_all_answer() {
             // JSON may hold what looks like a tag.
             self.answer_at = Some(self.prefix.len());

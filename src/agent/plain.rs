@@ -24,6 +24,8 @@ struct Reader<'a> {
     skipped: usize,
     /// Whether text is an answer, or only calls count.
     answers: bool,
+    /// A call was left out.
+    dropped: bool,
 }
 
 impl Run {
@@ -85,6 +87,11 @@ impl Run {
             reader.push(close.to_owned());
         }
         reader.finish();
+        // Better read by a person than not at all.
+        if reader.dropped && reader.story.answer.is_empty() && reader.story.tool_calls.is_empty() {
+            let said = record.text.rsplit_once("</think>").map_or(record.text.as_str(), |(_, said)| said);
+            reader.answer(said.trim().to_owned(), None);
+        }
         reader.times.token = generation.first_text_ms;
         record.timing = generation.timing_after(0.0);
         record.finished_ms = self.clock.ms();
@@ -112,10 +119,11 @@ impl<'a> Reader<'a> {
             parser
         });
         let (trail, story, times) = (Trail::default(), Story::default(), FirstTimes::default());
-        Self { run, parser, trail, story, times, skipped: prefix.len(), answers }
+        Self { run, parser, trail, story, times, skipped: prefix.len(), answers, dropped: false }
     }
 
     fn push(&mut self, text: String) {
+        self.trail.text(text.len());
         match &mut self.parser {
             None => self.answer(text, Some(0)),
             Some(parser) => {
@@ -165,7 +173,8 @@ impl<'a> Reader<'a> {
         self.run.emit.send(AgentEvent::Answer(text));
     }
 
-    /// A call of a tool that the caller has not is none of its business: it could not be run.
+    /// A call of a tool that the caller has not is none of its business: it could not be run. Beside an answer or another call
+    /// it is left out.
     fn call(&mut self, call: Option<ToolCall>) {
         let known = |call: &ToolCall| self.run.request.options.client_tools.iter().any(|tool| tool.name == call.name);
         let full = self.run.request.options.single_call && !self.story.tool_calls.is_empty();
@@ -173,7 +182,8 @@ impl<'a> Reader<'a> {
             self.story.tool_calls.push(call.clone());
             self.run.emit.send(AgentEvent::ToolCall(call));
         } else {
-            tracing::debug!("a call that can't be read, or of a tool that is not there, is dropped");
+            tracing::debug!("a call that can't be read, or of a tool that is not there, is left out");
+            self.dropped = true;
         }
     }
 }

@@ -11,11 +11,19 @@ pub(super) struct Trail {
     tokens: VecDeque<(Range<usize>, TokenInfo)>,
     /// Bytes of all tokens so far.
     bytes: usize,
+    /// Bytes of all text so far.
+    told: usize,
 }
 
 impl Trail {
-    /// More tokens, in order.
+    /// More text. What no tokens were told of has none.
+    pub(super) const fn text(&mut self, bytes: usize) {
+        self.told += bytes;
+    }
+
+    /// The tokens of text that comes next, in order.
     pub(super) fn push(&mut self, tokens: Vec<TokenInfo>) {
+        self.bytes = self.bytes.max(self.told);
         for token in tokens {
             let from = self.bytes;
             self.bytes += token.bytes.len();
@@ -62,12 +70,21 @@ mod tests {
     use super::*;
 
     fn token(text: &str) -> TokenInfo {
-        TokenInfo { id: 0, bytes: text.as_bytes().to_vec(), logprob: 0.0, top: Vec::new() }
+        TokenInfo { id: None, bytes: text.as_bytes().to_vec(), logprob: 0.0, top: Vec::new() }
     }
 
     fn take(trail: &mut Trail, range: Range<usize>) -> String {
         let taken = trail.take(range).into_iter().map(|token| String::from_utf8(token.bytes).expect("text"));
         taken.collect::<Vec<_>>().join("|")
+    }
+
+    #[test]
+    fn text_without_tokens_shifts_no_others() {
+        let mut trail = Trail::default();
+        trail.text("</think>".len());
+        trail.push(["r", "ed"].map(token).into());
+        trail.text("red".len());
+        assert_eq!(take(&mut trail, 8..11), "r|ed");
     }
 
     #[test]

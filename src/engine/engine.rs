@@ -173,8 +173,8 @@ pub enum TokenEvent {
 /// A token that was chosen.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenInfo {
-    /// Its number in the vocabulary.
-    pub id: u32,
+    /// Its number in the vocabulary, where the engine knows it.
+    pub id: Option<u32>,
     /// What it adds to the text: perhaps a part of a character; nothing for the token that ends the text.
     pub bytes: Vec<u8>,
     /// Natural logarithm of its probability, as the model gives it: before penalties, temperature, truncation and
@@ -187,8 +187,8 @@ pub struct TokenInfo {
 /// A token that could have been chosen.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenAlternative {
-    /// Its number in the vocabulary.
-    pub id: u32,
+    /// Its number in the vocabulary, where the engine knows it.
+    pub id: Option<u32>,
     /// What it would add to the text.
     pub bytes: Vec<u8>,
     /// Natural logarithm of its probability, as in [`TokenInfo::logprob`].

@@ -126,9 +126,6 @@ impl Engine for RemoteEngine {
         if request.turns.is_empty() {
             return Err(EngineError::Invalid("the conversation is empty".to_owned()));
         }
-        if request.sampling.logprobs.is_some() {
-            return Err(EngineError::Unsupported("logprobs"));
-        }
         if request
             .sampling
             .constraint
@@ -167,7 +164,7 @@ impl Engine for RemoteEngine {
             // Addresses are nobody's business.
             detail: format!("{model} at {count} upstream{}", if count == 1 { "" } else { "s" }),
             batching: Batching::Ragged,
-            supported: Supported { logprobs: false, ..Supported::ALL },
+            supported: Supported::ALL,
         }
     }
 

@@ -91,6 +91,50 @@ impl Nobody {
 const BRIEF: RemoteLimits = RemoteLimits { connect: Duration::from_secs(5), silence: Duration::from_secs(1) };
 
 #[tokio::test]
+async fn log_probabilities_come_with_the_text_they_are_of() {
+    let token = |text: &str, logprob: f64| json!({"token": text, "logprob": logprob, "bytes": text.as_bytes()});
+    let mut red = token(" red", -0.5);
+    red["top_logprobs"] = json!([{"token": " blue", "logprob": -1.5, "bytes": null}]);
+    let piece = |delta: serde_json::Value, tokens: Vec<serde_json::Value>, reason: Option<&str>| json!({"choices": [{"index": 0, "delta": delta, "logprobs": {"content": tokens}, "finish_reason": reason}]});
+    // As vLLM with a parser of thinking: the tag is among the tokens, not in the text.
+    let upstream = Upstream::always(Answer::Stream(vec![
+        piece(json!({"reasoning_content": "hm"}), vec![token("hm", -0.1)], None),
+        piece(json!({"content": "A"}), vec![token("</think>", -0.2), token("A", -0.3)], None),
+        piece(json!({"content": " red"}), vec![red, token("<|im_end|>", -0.4)], Some("stop")),
+    ]))
+    .await;
+    let engine = engine(&[&upstream]);
+    assert!(engine.info().supported.logprobs);
+    let mut asked = request(Speaker::Main);
+    asked.sampling.logprobs = Some(1);
+    let mut stream = engine.generate(asked).await.expect("accepted");
+    let mut told = Vec::new();
+    while let Some(event) = stream.next().await {
+        match event.expect("no error") {
+            TokenEvent::Text(text) => told.push(format!("text {text}")),
+            TokenEvent::Tokens(tokens) => told.extend(tokens.iter().map(|token| {
+                let others: Vec<_> = token.top.iter().map(|other| String::from_utf8_lossy(&other.bytes)).collect();
+                format!("{} {} {others:?}", String::from_utf8_lossy(&token.bytes), token.logprob)
+            })),
+            _ => {}
+        }
+    }
+    let expected = [
+        "text <think>",
+        "hm -0.1 []",
+        "text hm",
+        "</think> -0.2 []",
+        "A -0.3 []",
+        "text </think>A",
+        " red -0.5 [\" blue\"]",
+        "text  red",
+    ];
+    assert_eq!(told, expected);
+    let body = &upstream.seen()[0].body;
+    assert_eq!((&body["logprobs"], &body["top_logprobs"]), (&json!(true), &json!(1)));
+}
+
+#[tokio::test]
 async fn streams_text_and_counts_as_the_upstream_does() {
     let usage = json!({"prompt_tokens": 90, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 80}});
     let upstream = Upstream::always(Answer::Stream(vec![

@@ -396,7 +396,7 @@ fn a_forced_call_is_opened_and_closed_for_the_model() {
 #[test]
 fn tokens_are_those_of_the_answer_alone() {
     use crate::engine::TokenInfo;
-    let token = |text: &str| TokenInfo { id: 0, bytes: text.as_bytes().to_vec(), logprob: 0.0, top: Vec::new() };
+    let token = |text: &str| TokenInfo { id: None, bytes: text.as_bytes().to_vec(), logprob: 0.0, top: Vec::new() };
     let mut episode = episode(rules());
     let mut told = Vec::new();
     for piece in ["hm", "</think>\n", "<answer>", " red", " circle", "</answer>"] {

@@ -300,10 +300,10 @@ fn several_choices_share_a_stream_and_one_end() {
 #[test]
 fn log_probabilities_go_with_the_text_they_belong_to() {
     let token = |text: &str, logprob: f64| TokenInfo {
-        id: 0,
+        id: Some(0),
         bytes: text.as_bytes().to_vec(),
         logprob,
-        top: vec![crate::engine::TokenAlternative { id: 1, bytes: vec![0xc3], logprob: f64::NEG_INFINITY }],
+        top: vec![crate::engine::TokenAlternative { id: Some(1), bytes: vec![0xc3], logprob: f64::NEG_INFINITY }],
     };
     let mut envelope = envelope(false, false, false);
     envelope.shape.logprobs = true;

@@ -199,7 +199,7 @@ mod tests {
     }
 
     fn token(id: u32) -> TokenEvent {
-        TokenEvent::Tokens(vec![TokenInfo { id, bytes: vec![0; 40], logprob: 0.0, top: Vec::new() }])
+        TokenEvent::Tokens(vec![TokenInfo { id: Some(id), bytes: vec![0; 40], logprob: 0.0, top: Vec::new() }])
     }
 
     const END: TokenEvent = TokenEvent::Finished(Generated {

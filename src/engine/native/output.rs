@@ -112,9 +112,9 @@ impl Output {
 
     fn info(&self, id: u32, logprobs: TokenLogprobs) -> TokenInfo {
         let bytes = |id| self.tokens.text(id).to_vec();
-        let alternative = |(id, logprob)| TokenAlternative { id, bytes: bytes(id), logprob };
+        let alternative = |(id, logprob)| TokenAlternative { id: Some(id), bytes: bytes(id), logprob };
         let TokenLogprobs { logprob, top } = logprobs;
-        TokenInfo { id, bytes: bytes(id), logprob, top: top.into_iter().map(alternative).collect() }
+        TokenInfo { id: Some(id), bytes: bytes(id), logprob, top: top.into_iter().map(alternative).collect() }
     }
 }
 

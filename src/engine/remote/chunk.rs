@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::engine::{EngineError, FinishReason};
+use crate::engine::{EngineError, FinishReason, TokenAlternative, TokenInfo};
 use crate::types::TokenUsage;
 
 /// One event of a streamed completion.
@@ -20,7 +20,46 @@ pub(super) struct Chunk {
 #[serde(default)]
 struct Choice {
     delta: Option<Delta>,
+    logprobs: Option<Logprobs>,
     finish_reason: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Logprobs {
+    content: Option<Vec<Token>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Token {
+    token: String,
+    logprob: Option<f64>,
+    bytes: Option<Vec<u8>>,
+    top_logprobs: Option<Vec<Token>>,
+}
+
+impl Token {
+    /// Its bytes and its logarithm; what is missing there is as unlikely as can be.
+    fn parts(self) -> (Vec<u8>, f64) {
+        (self.bytes.unwrap_or_else(|| self.token.into_bytes()), self.logprob.unwrap_or(f64::NEG_INFINITY))
+    }
+
+    fn info(mut self) -> TokenInfo {
+        let others = self.top_logprobs.take().unwrap_or_default().into_iter().map(Self::parts);
+        let top = others.map(|(bytes, logprob)| TokenAlternative { id: None, bytes, logprob }).collect();
+        let (bytes, logprob) = self.parts();
+        TokenInfo { id: None, bytes, logprob, top }
+    }
+}
+
+/// What one event adds.
+pub(super) struct Piece {
+    pub(super) delta: Delta,
+    /// Tokens written since the last event, those of special tokens included, where they were asked for.
+    pub(super) tokens: Vec<TokenInfo>,
+    /// Why it ended, if it did.
+    pub(super) reason: Option<String>,
 }
 
 /// What was added.
@@ -65,10 +104,15 @@ struct PromptDetails {
 }
 
 impl Chunk {
-    /// The only choice's delta (we ask for one) and why it ended, if it did.
-    pub(super) fn choice(&mut self) -> Option<(Delta, Option<String>)> {
+    /// What is added to the only choice: we ask for one.
+    pub(super) fn piece(&mut self) -> Option<Piece> {
         let choice = self.choices.take()?.into_iter().next()?;
-        Some((choice.delta.unwrap_or_default(), choice.finish_reason))
+        let tokens = choice.logprobs.and_then(|logprobs| logprobs.content).unwrap_or_default();
+        Some(Piece {
+            delta: choice.delta.unwrap_or_default(),
+            tokens: tokens.into_iter().map(Token::info).collect(),
+            reason: choice.finish_reason,
+        })
     }
 
     /// The counts, where this event has them.

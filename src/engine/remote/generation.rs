@@ -13,7 +13,7 @@ use super::raw::Raw;
 use super::refusal::Trouble;
 use super::replicas::Outcome;
 use super::tries::{Lease, Tries};
-use crate::engine::{EngineError, FinishReason, Generated, TokenEvent};
+use crate::engine::{EngineError, FinishReason, Generated, TokenEvent, TokenInfo};
 use crate::types::TokenUsage;
 
 /// Text bytes a token can hold at most, roughly: an upstream that ignores `max_tokens` is stopped by this.
@@ -40,6 +40,8 @@ struct Connection {
     raw: Raw,
     reason: Option<FinishReason>,
     usage: Option<TokenUsage>,
+    /// Tokens whose text has not come yet.
+    tokens: Vec<TokenInfo>,
     /// Pieces of text so far: the tokens written, where an upstream does not count.
     pieces: u64,
     bytes: u64,
@@ -106,9 +108,10 @@ impl Generation {
             return Err(connection.lease.trouble(error));
         }
         connection.usage = chunk.usage().or(connection.usage);
-        let Some((delta, reason)) = chunk.choice() else { return Ok(Step::More) };
-        let text = connection.raw.push(delta);
-        if let Some(reason) = reason {
+        let Some(piece) = chunk.piece() else { return Ok(Step::More) };
+        let text = connection.raw.push(piece.delta);
+        connection.tokens.extend(piece.tokens);
+        if let Some(reason) = piece.reason {
             connection.reason = Some(finish_reason(&reason).map_err(Trouble::Refused)?);
         }
         connection.pieces += u64::from(!text.is_empty());
@@ -128,15 +131,26 @@ impl Generation {
         if complete { Ok(Step::End) } else { Err(Trouble::Broken(lost.to_string())) }
     }
 
-    fn say(&mut self, text: String) {
+    fn say(&mut self, mut text: String) {
         if text.is_empty() {
             return;
         }
-        if let Some(connection) = self.connection.as_ref().filter(|_| !self.said) {
+        let Some(connection) = &mut self.connection else { return };
+        if !self.said {
             connection.lease.report(Outcome::Answered);
         }
         self.said = true;
-        self.ready.push_back(TokenEvent::Text(text));
+        let tokens = belonging(std::mem::take(&mut connection.tokens), &text);
+        let bytes: usize = tokens.iter().map(|token| token.bytes.len()).sum();
+        let own = text.split_off(text.len().saturating_sub(bytes));
+        // What has no tokens comes without them.
+        if !text.is_empty() {
+            self.ready.push_back(TokenEvent::Text(text));
+        }
+        if !own.is_empty() {
+            self.ready.push_back(TokenEvent::Tokens(tokens));
+            self.ready.push_back(TokenEvent::Text(own));
+        }
     }
 
     /// The last events. The connection and the count are given up now: nobody has to poll or drop us for it.
@@ -175,6 +189,50 @@ impl Generation {
 impl Connection {
     fn new((lease, body): (Lease, Body), prefix: &str, silence: Duration) -> Self {
         let (events, raw) = (events(body, silence), Raw::new(prefix));
-        Self { events, lease, raw, reason: None, usage: None, pieces: 0, bytes: 0 }
+        Self { events, lease, raw, reason: None, usage: None, tokens: Vec::new(), pieces: 0, bytes: 0 }
+    }
+}
+
+/// Those of the tokens that make up the end of the text, all up to its last byte. Before them may be what a parser took away
+/// (tags), after them the token that ended the output; the text may begin with a tag that we put back.
+fn belonging(mut tokens: Vec<TokenInfo>, text: &str) -> Vec<TokenInfo> {
+    let bytes = |tokens: &[TokenInfo]| tokens.iter().flat_map(|token| token.bytes.iter().copied()).collect::<Vec<u8>>();
+    for end in [tokens.len(), tokens.len().saturating_sub(1)] {
+        let fits = |start: &usize| {
+            let own = bytes(&tokens[*start..end]);
+            let at = text.len().checked_sub(own.len());
+            !own.is_empty() && at.is_some_and(|at| text.is_char_boundary(at)) && text.as_bytes().ends_with(&own)
+        };
+        if let Some(start) = (0..end).find(fits) {
+            tokens.truncate(end);
+            return tokens.split_off(start);
+        }
+    }
+    Vec::new()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_told_of_the_text_that_they_make() {
+        let token = |text: &str| TokenInfo { id: None, bytes: text.as_bytes().to_vec(), logprob: 0.0, top: Vec::new() };
+        for (tokens, text, expected) in [
+            (&["A", " red"] as &[&str], "A red", &["A", " red"] as &[&str]),
+            (&[], "A red", &[]),
+            (&["</think>", "\n\n", "A", " red"], "</think>A red", &["A", " red"]),
+            (&["A", " red", "<|im_end|>"], "A red", &["A", " red"]),
+            (&["</think>", "\n", "A", "<|im_end|>"], "</think>A", &["A"]),
+            (&["else"], "A red", &[]),
+            (&["<|im_end|>"], "A red", &[]),
+        ] {
+            let found = belonging(tokens.iter().map(|text| token(text)).collect(), text);
+            let found: Vec<_> = found.iter().map(|token| String::from_utf8_lossy(&token.bytes)).collect();
+            assert_eq!(found, expected, "{text}");
+        }
+        // A character in two tokens.
+        let halves = [&[b'a', 0xc3] as &[u8], &[0xa9]].map(|bytes| TokenInfo { bytes: bytes.to_vec(), ..token("") });
+        assert_eq!(belonging(halves.to_vec(), "aé").len(), 2);
     }
 }

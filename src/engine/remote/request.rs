@@ -131,6 +131,10 @@ struct Options<'a> {
     stop: &'a [String],
     #[serde(skip_serializing_if = "Option::is_none")]
     ignore_eos: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logprobs: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top_logprobs: Option<u32>,
 }
 
 impl<'a> Options<'a> {
@@ -147,6 +151,8 @@ impl<'a> Options<'a> {
             seed: sampling.seed.map(|seed| seed & i64::MAX as u64),
             stop: &sampling.stop,
             ignore_eos: sampling.ignore_eos.then_some(true),
+            logprobs: sampling.logprobs.map(|_| true),
+            top_logprobs: sampling.logprobs,
         }
     }
 }
@@ -323,7 +329,7 @@ mod tests {
             stop: vec!["<tool_response>".to_owned()],
             max_tokens: 9,
             ignore_eos: true,
-            logprobs: None,
+            logprobs: Some(2),
             constraint: None,
         };
         insta::assert_json_snapshot!(json(&request(vec![], "", sampling), &[]), @r#"
@@ -346,7 +352,9 @@ mod tests {
           "stop": [
             "<tool_response>"
           ],
-          "ignore_eos": true
+          "ignore_eos": true,
+          "logprobs": true,
+          "top_logprobs": 2
         }
         "#);
     }

@@ -66,6 +66,35 @@ async fn a_drawn_seed_is_told_so_that_the_answer_can_be_had_again() {
     question["temperature"] = json!(0.7);
     let seed = json_of(&server, &question).await["paravt"]["sampling"]["seed"].as_u64().expect("a seed");
     assert_eq!(engine.requests().last().and_then(|request| request.sampling.seed), Some(seed));
+    // Whatever is sent, what comes back can be sent again: also by clients whose numbers are doubles.
+    question["seed"] = json!(-1);
+    assert_eq!(json_of(&server, &question).await["paravt"]["sampling"]["seed"], (1_u64 << 53) - 1);
+}
+
+#[tokio::test]
+async fn calls_that_nobody_can_run_are_text_where_nothing_else_was_said() {
+    let other = CALL.replace("weather", "time");
+    let said = Arc::new(std::sync::Mutex::new(String::new()));
+    let server = Server::start(saying({
+        let said = Arc::clone(&said);
+        move || Reply::text(&said.lock().expect("fine").clone())
+    }))
+    .await;
+    let mut question = text_question();
+    question["tools"] = json!([weather()]);
+    let broken = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\"\n</tool_call>";
+    for (text, content, calls) in [
+        (other.clone(), Some(other.as_str()), 0),
+        (broken.to_owned(), Some(broken), 0),
+        (format!("Sunny. {broken}"), Some("Sunny."), 0),
+        (format!("{other}\n{CALL}"), None, 1),
+    ] {
+        said.lock().expect("fine").clone_from(&text);
+        let answer = json_of(&server, &question).await;
+        let message = &answer["choices"][0]["message"];
+        assert_eq!(message["content"].as_str().map(str::trim), content, "{text}");
+        assert_eq!(message["tool_calls"].as_array().map_or(0, Vec::len), calls, "{text}");
+    }
 }
 
 #[tokio::test]
