@@ -155,7 +155,8 @@ impl KeyEntry {
         self.expires.as_ref().and_then(seconds_since_1970)
     }
 
-    /// Whether a key may be called so. `config-…` are those of `server.keys`: a name is whose files and whose queue it is.
+    /// Whether a key may be called so. `config-1`, `config-2` … are those of `server.keys` in their order: a name is whose files
+    /// and whose queue it is, so where that matters, and keys come and go, they belong into a file, with names of their own.
     #[must_use]
     pub fn is_name(text: &str) -> bool {
         (1..=MAX_NAME).contains(&text.len())

@@ -101,13 +101,14 @@ pub(crate) struct SamplingFields {
     /// Above 1 against repeating tokens, 1 is none.
     #[schema(exclusive_minimum = 0.0, maximum = 10.0)]
     pub(crate) repetition_penalty: Option<f64>,
-    /// Same seed, same text, where the engine can.
+    /// Same seed, same text, where the engine can. Its lower 53 bits count.
     #[schema(value_type = Option<i64>)]
     pub(crate) seed: Option<u64>,
     /// Texts that end the generation.
     #[schema(value_type = Option<Stop>)]
     pub(crate) stop: Vec<String>,
-    /// Longest turn of the main agent in tokens; at most, and by default, the model card's.
+    /// Longest answer in tokens: in an episode thinking and calls have the card's budget, in a plain completion they count too.
+    /// At most, and by default, as many as the model card allows a turn.
     #[schema(minimum = 1)]
     pub(crate) max_tokens: Option<u32>,
     /// OpenAI's newer name for `max_tokens`; wins over it.

@@ -161,7 +161,7 @@ pub(crate) struct SamplingEcho {
     /// The first choice's seed; where the request gives none and tokens are drawn, one that was drawn for it. `null` where the
     /// engine takes none.
     pub(crate) seed: Option<u64>,
-    /// Longest turn of the main agent in tokens.
+    /// Longest answer in tokens: what was asked for, within what the card allows a turn.
     pub(crate) max_tokens: u32,
 }
 
