@@ -387,7 +387,7 @@ impl Episode {
     }
 
     fn plan(&self, call: Result<ToolCall, Malformed>) -> Result<(usize, TimeSpan), String> {
-        let call = call.map_err(|malformed| malformed.0)?;
+        let call = call.map_err(|malformed| malformed.problem)?;
         if call.name != tool::CROP_VIDEO {
             let name: String = call.name.chars().filter(|c| !c.is_control()).take(60).collect();
             return Err(format!("unknown tool \"{name}\""));

@@ -1,12 +1,14 @@
 //! One plain completion over the frames: no prompt of ours, no windows.
 
+use std::sync::Arc;
+
 use super::AgentError;
 use super::budget;
 use super::dispatch::{FirstTimes, Run, Scene};
 use super::event::{AgentEvent, Outcome, Story, TurnRecord};
 use super::form::Forced;
 use super::generation::Generation;
-use super::parser::{Parser, Segment, ToolCall};
+use super::parser::{Malformed, Parser, Segment, ToolCall};
 use super::prompt;
 use super::tokens::Trail;
 use crate::engine::{FinishReason, Sampling, TokenEvent};
@@ -24,8 +26,8 @@ struct Reader<'a> {
     skipped: usize,
     /// Whether text is an answer, or only calls count.
     answers: bool,
-    /// A call was left out.
-    dropped: bool,
+    /// Calls that were left out, as they were written.
+    dropped: Vec<Arc<str>>,
 }
 
 impl Run {
@@ -87,10 +89,8 @@ impl Run {
             reader.push(close.to_owned());
         }
         reader.finish();
-        // Better read by a person than not at all.
-        if reader.dropped && reader.story.answer.is_empty() && reader.story.tool_calls.is_empty() {
-            let said = record.text.rsplit_once("</think>").map_or(record.text.as_str(), |(_, said)| said);
-            reader.answer(said.trim().to_owned(), None);
+        if whole && forced.is_none() {
+            reader.show_dropped();
         }
         reader.times.token = generation.first_text_ms;
         record.timing = generation.timing_after(0.0);
@@ -119,7 +119,7 @@ impl<'a> Reader<'a> {
             parser
         });
         let (trail, story, times) = (Trail::default(), Story::default(), FirstTimes::default());
-        Self { run, parser, trail, story, times, skipped: prefix.len(), answers, dropped: false }
+        Self { run, parser, trail, story, times, skipped: prefix.len(), answers, dropped: Vec::new() }
     }
 
     fn push(&mut self, text: String) {
@@ -151,7 +151,7 @@ impl<'a> Reader<'a> {
                     self.run.emit.send(AgentEvent::Reasoning(text));
                 }
                 Segment::Answer(text) => self.answer(text, answer_at),
-                Segment::Call(call) => self.call(call.ok()),
+                Segment::Call(call) => self.call(call),
                 Segment::Answered | Segment::Stop => {}
             }
         }
@@ -175,15 +175,27 @@ impl<'a> Reader<'a> {
 
     /// A call of a tool that the caller has not is none of its business: it could not be run. Beside an answer or another call
     /// it is left out.
-    fn call(&mut self, call: Option<ToolCall>) {
-        let known = |call: &ToolCall| self.run.request.options.client_tools.iter().any(|tool| tool.name == call.name);
-        let full = self.run.request.options.single_call && !self.story.tool_calls.is_empty();
-        if let Some(call) = call.filter(known).filter(|_| !full) {
-            self.story.tool_calls.push(call.clone());
-            self.run.emit.send(AgentEvent::ToolCall(call));
-        } else {
-            tracing::debug!("a call that can't be read, or of a tool that is not there, is left out");
-            self.dropped = true;
+    fn call(&mut self, call: Result<ToolCall, Malformed>) {
+        let options = &self.run.request.options;
+        match call {
+            Ok(call) if options.client_tools.iter().any(|tool| tool.name == call.name) => {
+                if !options.single_call || self.story.tool_calls.is_empty() {
+                    self.story.tool_calls.push(call.clone());
+                    self.run.emit.send(AgentEvent::ToolCall(call));
+                }
+            }
+            Ok(call) => self.dropped.extend(serde_json::to_string(&call).ok().map(Arc::from)),
+            // Once for its block.
+            Err(malformed) if self.dropped.last().is_some_and(|last| Arc::ptr_eq(last, &malformed.body)) => {}
+            Err(malformed) => self.dropped.push(malformed.body),
+        }
+    }
+
+    /// Where nothing else was said, calls that nobody can run are better read by a person than not at all.
+    fn show_dropped(&mut self) {
+        if self.story.answer.is_empty() && self.story.tool_calls.is_empty() && !self.dropped.is_empty() {
+            let calls = self.dropped.iter().map(|call| format!("<tool_call>\n{call}\n</tool_call>"));
+            self.answer(calls.collect::<Vec<_>>().join("\n"), None);
         }
     }
 }

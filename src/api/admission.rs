@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 
 pub(super) use bodies::{Reading, Weight};
 pub(super) use cost::Cost;
@@ -37,8 +37,6 @@ pub(super) struct Admission {
 #[derive(Debug)]
 struct House {
     door: Mutex<Door>,
-    /// Told when nothing runs or waits any more.
-    idle: Notify,
 }
 
 #[derive(Debug)]
@@ -46,12 +44,6 @@ struct Door {
     scheduler: Scheduler,
     /// How those who wait are told.
     waiting: HashMap<Ticket, oneshot::Sender<()>>,
-}
-
-impl Door {
-    fn is_idle(&self) -> bool {
-        self.scheduler.running().count == 0 && self.scheduler.queued().count == 0
-    }
 }
 
 impl House {
@@ -70,19 +62,15 @@ struct Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let (told, idle) = {
+        let told: Vec<_> = {
             let mut door = self.house.door();
             door.waiting.remove(&self.ticket);
             let started = door.scheduler.leave(self.ticket, Instant::now());
-            let told: Vec<_> = started.iter().filter_map(|ticket| door.waiting.remove(ticket)).collect();
-            (told, door.is_idle())
+            started.iter().filter_map(|ticket| door.waiting.remove(ticket)).collect()
         };
         for start in told {
             // Who has gone meanwhile drops its own place.
             let _ = start.send(());
-        }
-        if idle {
-            self.house.idle.notify_waiters();
         }
     }
 }
@@ -119,7 +107,7 @@ impl Admission {
         let bounds = Bounds { places: config.max_running as u64, max_queued: config.max_queued, max_wait };
         let door = Door { scheduler: Scheduler::new(bounds), waiting: HashMap::new() };
         Self {
-            house: Arc::new(House { door: Mutex::new(door), idle: Notify::new() }),
+            house: Arc::new(House { door: Mutex::new(door) }),
             bodies: Bodies::new(
                 config.max_running.saturating_add(config.max_queued),
                 config.max_bodies_bytes,
@@ -146,12 +134,9 @@ impl Admission {
     /// Waits for a place for a request of this cost, whose body this is.
     ///
     /// # Errors
-    /// [`ApiError::Refused`] at once when it may not even wait, [`ApiError::Draining`] when the server is stopping. Who waits
-    /// by then was taken on, and has its turn as long as there is time.
+    /// [`ApiError::Refused`] at once when it may not even wait, [`ApiError::Draining`] when the server stops before its turn: whose
+    /// body was read was taken on, and has its turn as long as there is time.
     pub(super) async fn enter(&self, body: Weight, cost: Cost) -> Result<Permit, ApiError> {
-        if self.shutdown.is_draining() {
-            return Err(ApiError::Draining);
-        }
         let began = Instant::now();
         let (place, turn) = self.ask(body.caller(), cost, began)?;
         let Some(turn) = turn else { return Ok(Permit { _place: place, waited_ms: 0.0, _body: body }) };
@@ -183,16 +168,9 @@ impl Admission {
         Ok((place, Some(turn)))
     }
 
-    /// Returns when nothing runs or waits. Meant for draining, when nothing new comes in.
+    /// Returns when no body is read or held, so that nothing waits or runs. Meant for draining, when nothing new comes in.
     pub(super) async fn idle(&self) {
-        loop {
-            // Listens before it looks.
-            let told = self.house.idle.notified();
-            if self.house.door().is_idle() {
-                return;
-            }
-            told.await;
-        }
+        self.bodies.idle().await;
     }
 
     /// Episodes at work.
@@ -279,21 +257,23 @@ mod tests {
             ..ServerConfig::default()
         };
         let admission = Admission::new(&config, Shutdown::new());
-        let key = |name: &str| Caller::new(name.into(), KeyLimits::default(), None);
+        let key = |name: &str| Caller::new(name.into(), KeyLimits::default(), None).among(2);
         let (greedy, other) = (key("greedy"), key("other"));
         let mut held = admission.read_body(&greedy, Some(10)).expect("room");
         held.grow(10).expect("room");
-        assert_eq!(refused(&admission.read_body(&greedy, Some(6))), Some(Reason::Bodies), "15 of 30 bytes");
+        assert_eq!(refused(&admission.read_body(&greedy, Some(6))), Some(Reason::KeyBodies), "15 of 30 bytes");
         let second = admission.read_body(&greedy, Some(5)).expect("room");
-        assert_eq!(refused(&admission.read_body(&greedy, Some(5))), Some(Reason::Queue), "2 of 4 turns");
+        assert_eq!(refused(&admission.read_body(&greedy, Some(5))), Some(Reason::KeyBodies), "2 of 4 turns");
         let mut others = admission.read_body(&other, Some(10)).expect("room");
         others.grow(10).expect("room");
         drop(second);
+        let alone = Caller::new("greedy".into(), KeyLimits::default(), None).among(1);
+        admission.read_body(&alone, Some(10)).expect("nobody to leave room for");
         // What one may have at most is its body, however little half of the room is.
         let config = ServerConfig { max_bodies_bytes: 30, max_body_bytes: 30, ..config };
         let admission = Admission::new(&config, Shutdown::new());
         admission.read_body(&greedy, Some(30)).expect("room").grow(30).expect("room");
-        assert!(admission.bodies.is_empty(), "all is given back");
+        assert!(admission.idle().now_or_never().is_some(), "all is given back");
     }
 
     #[tokio::test]
@@ -326,21 +306,26 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn draining_refuses_who_comes_and_not_who_waits() {
-        let admission = admission(1, 2);
-        let running = enter(&admission).await.expect("a place");
-        let (mut first, mut second) = (Box::pin(enter(&admission)), Box::pin(enter(&admission)));
+    async fn draining_waits_for_all_whose_body_was_begun() {
+        let (admission, nobody) = (admission(1, 2), Caller::default());
+        let read = || admission.read_body(&nobody, None).expect("room");
+        let running = admission.enter(read().done(), Cost::PLACE).await.expect("a place");
+        let (reading, mut first, mut second) = (
+            read(),
+            Box::pin(admission.enter(read().done(), Cost::PLACE)),
+            Box::pin(admission.enter(read().done(), Cost::PLACE)),
+        );
         assert!(poll!(&mut first).is_pending() && poll!(&mut second).is_pending());
         admission.shutdown.drain();
-        assert!(matches!(enter(&admission).await, Err(ApiError::Draining)));
         let mut idle = Box::pin(admission.idle());
         drop(running);
         let first = first.await.expect("its turn");
         assert!(poll!(&mut idle).is_pending());
         admission.shutdown.cut();
         assert!(matches!(second.await, Err(ApiError::Draining)));
-        assert!(poll!(&mut idle).is_pending());
         drop(first);
+        assert!(poll!(&mut idle).is_pending());
+        drop(reading);
         idle.await;
     }
 }

@@ -19,12 +19,24 @@ pub(super) struct Caller {
     limits: KeyLimits,
     /// Names of the models it may use; `None`: all.
     models: Option<Arc<[String]>>,
+    /// Whether there are others with keys of their own.
+    shares: bool,
 }
 
 impl Caller {
     /// The holder of a key of this name.
     pub(super) const fn new(name: Arc<str>, limits: KeyLimits, models: Option<Arc<[String]>>) -> Self {
-        Self { name: Some(name), limits, models }
+        Self { name: Some(name), limits, models, shares: false }
+    }
+
+    /// The same, as one of so many keys.
+    pub(super) fn among(self, keys: usize) -> Self {
+        Self { shares: keys > 1, ..self }
+    }
+
+    /// Whether it has to leave room for others, who have keys of their own.
+    pub(super) const fn shares(&self) -> bool {
+        self.shares
     }
 
     /// The name of its key; empty without one.

@@ -192,7 +192,7 @@ impl ApiError {
             Self::Refused(refusal) => {
                 let code = match refusal.reason {
                     Reason::Queue | Reason::Wait => "queue_full",
-                    Reason::KeyQueue | Reason::Rate => "rate_limit_exceeded",
+                    Reason::KeyQueue | Reason::Rate | Reason::KeyBodies => "rate_limit_exceeded",
                     Reason::Bodies => "bodies_full",
                 };
                 (S::TOO_MANY_REQUESTS, "rate_limit_error", Some(code))
@@ -266,6 +266,7 @@ impl ApiError {
                 Reason::KeyQueue => "key_queue",
                 Reason::Rate => "rate",
                 Reason::Bodies => "bodies",
+                Reason::KeyBodies => "key_bodies",
             }),
             Self::Engine(EngineError::Overloaded) => Some("engine"),
             _ => None,
@@ -343,6 +344,9 @@ const fn refusal_message(reason: Reason) -> &'static str {
         Reason::KeyQueue => "too many requests with this key are waiting, try again when some are answered",
         Reason::Rate => "this key's requests a minute are used up, try again later",
         Reason::Bodies => "the server holds as many request bodies as it can, try again in a moment",
+        Reason::KeyBodies => {
+            "the bodies of this key's requests take as much room as they may, try again when some are answered"
+        }
     }
 }
 
@@ -417,6 +421,7 @@ mod tests {
             (refused(Reason::KeyQueue), 429, "rate_limit_exceeded"),
             (refused(Reason::Rate), 429, "rate_limit_exceeded"),
             (refused(Reason::Bodies), 429, "bodies_full"),
+            (refused(Reason::KeyBodies), 429, "rate_limit_exceeded"),
             (ApiError::TooManyValues(1), 400, "too_many_values"),
             (ApiError::KeyWrong, 401, "invalid_api_key"),
             (ApiError::ModelNotAllowed, 403, "model_not_allowed"),

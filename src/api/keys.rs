@@ -92,7 +92,7 @@ impl Keyring {
         if key.expires_at.is_some_and(|end| end <= now) {
             return Err(KeyProblem::Expired);
         }
-        Ok(key.caller.clone())
+        Ok(key.caller.clone().among(keys.len()))
     }
 }
 

@@ -3,18 +3,23 @@
 //! A request may be answered before its body was read (401, 413, 429). Closed at once, the system would answer what the client
 //! still sends with a reset, and a reset takes away what the client has not read yet: it would see a broken connection in place
 //! of the error. So we say that we are done, and throw away what comes until the client is, too, or has had its time (what
-//! nginx calls `lingering_close`).
+//! nginx calls `lingering_close`). Where all bodies were read to their end, there is nothing to wait for.
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use axum::body::HttpBody;
+use bytes::Bytes;
+use hyper::body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 /// See [`Lingering::most`].
-const MOST: Duration = Duration::from_secs(10);
+const MOST: Duration = Duration::from_secs(30);
 /// See [`Lingering::idle`].
 const IDLE: Duration = Duration::from_secs(2);
 /// Bytes thrown away at once.
@@ -22,10 +27,57 @@ const PIECE: usize = 16 << 10;
 /// Pieces thrown away before others have their turn.
 const AT_ONCE: usize = 16;
 
+/// Whether a body of a connection was left unread. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Unread(Arc<AtomicBool>);
+
+impl Unread {
+    /// The body, watched.
+    pub(super) const fn watch<B: HttpBody + Unpin>(self, body: B) -> Watched<B> {
+        Watched { body, over: false, unread: self }
+    }
+}
+
+/// A body that tells when it is dropped before its end.
+#[derive(Debug)]
+pub(super) struct Watched<B: HttpBody + Unpin> {
+    body: B,
+    over: bool,
+    unread: Unread,
+}
+
+impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Watched<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        self.over |= frame.is_none();
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl<B: HttpBody + Unpin> Drop for Watched<B> {
+    fn drop(&mut self) {
+        if !self.over && !self.body.is_end_stream() {
+            self.unread.0.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
 /// A connection, and its end.
 #[derive(Debug)]
 pub(super) struct Lingering<S> {
     stream: S,
+    unread: Unread,
     /// Longest that the client may go on sending.
     most: Duration,
     /// Longest that it may send nothing and not close.
@@ -40,8 +92,8 @@ struct Ending {
 }
 
 impl<S> Lingering<S> {
-    pub(super) const fn new(stream: S) -> Self {
-        Self { stream, most: MOST, idle: IDLE, ending: None }
+    pub(super) const fn new(stream: S, unread: Unread) -> Self {
+        Self { stream, unread, most: MOST, idle: IDLE, ending: None }
     }
 }
 
@@ -80,6 +132,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
         let this = &mut *self;
         if this.ending.is_none() {
             ready!(Pin::new(&mut this.stream).poll_shutdown(context))?;
+            if !this.unread.0.load(Ordering::Relaxed) {
+                return Poll::Ready(Ok(()));
+            }
         }
         let now = Instant::now();
         let (latest, idle) = (now + this.most, now + this.idle);
@@ -111,15 +166,35 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
 
 #[cfg(test)]
 mod tests {
+    use axum::body::Body;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+    use tokio::time::timeout;
 
     use super::*;
+
+    /// What takes longer hangs.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn unread() -> Unread {
+        let unread = Unread::default();
+        drop(unread.clone().watch(Body::from("left")));
+        unread
+    }
+
+    #[tokio::test]
+    async fn a_body_is_unread_until_its_end() {
+        let unread = Unread::default();
+        let read = axum::body::to_bytes(Body::new(unread.clone().watch(Body::from("all"))), 9).await.expect("reads");
+        assert_eq!(read, "all");
+        drop(unread.clone().watch(Body::empty()));
+        assert!(!unread.0.load(Ordering::Relaxed));
+        assert!(self::unread().0.load(Ordering::Relaxed));
+    }
 
     #[tokio::test]
     async fn it_closes_when_the_other_side_does() {
         let (ours, mut theirs) = duplex(64);
-        let hour = Duration::from_secs(3600);
-        let mut ours = Lingering { most: hour, idle: hour, ..Lingering::new(ours) };
+        let mut ours = Lingering { most: PATIENCE, idle: PATIENCE, ..Lingering::new(ours, unread()) };
         let client = async {
             theirs.write_all(&[7; 1_000_000]).await.expect("taken");
             let mut said = String::new();
@@ -131,25 +206,33 @@ mod tests {
             ours.write_all(b"no").await.expect("written");
             ours.shutdown().await.expect("closes");
         };
-        assert_eq!(tokio::join!(client, server).0, "no");
+        let both = timeout(PATIENCE / 2, async { tokio::join!(client, server).0 });
+        assert_eq!(both.await.expect("in time"), "no");
+    }
+
+    #[tokio::test]
+    async fn nobody_is_waited_for_whose_bodies_were_read() {
+        let (ours, _theirs) = duplex(64);
+        let mut ours = Lingering { idle: PATIENCE, ..Lingering::new(ours, Unread::default()) };
+        timeout(PATIENCE / 2, ours.shutdown()).await.expect("at once").expect("closes");
     }
 
     #[tokio::test]
     async fn who_neither_sends_nor_closes_is_not_waited_for_for_ever() {
         let (ours, _theirs) = duplex(64);
-        let mut ours = Lingering { idle: Duration::from_millis(20), ..Lingering::new(ours) };
-        ours.shutdown().await.expect("closes");
+        let mut ours = Lingering { idle: Duration::from_millis(20), ..Lingering::new(ours, unread()) };
+        timeout(PATIENCE, ours.shutdown()).await.expect("in time").expect("closes");
     }
 
     #[tokio::test]
     async fn who_sends_for_ever_is_not_read_for_ever() {
         let (ours, mut theirs) = duplex(64);
-        let mut ours = Lingering { most: Duration::from_millis(100), ..Lingering::new(ours) };
+        let mut ours = Lingering { most: Duration::from_millis(100), ..Lingering::new(ours, unread()) };
         let endless = async { while theirs.write_all(&[7; 64]).await.is_ok() {} };
         let closing = async move {
             ours.shutdown().await.expect("closes");
             drop(ours);
         };
-        tokio::join!(endless, closing);
+        timeout(PATIENCE, async { tokio::join!(endless, closing) }).await.expect("in time");
     }
 }

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
@@ -18,8 +20,9 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
+use tower::ServiceExt as _;
 
-use super::linger::Lingering;
+use super::linger::{Lingering, Unread};
 use super::router::router;
 use super::state::ApiState;
 
@@ -94,7 +97,9 @@ fn connection(
     end_when_unread(&stream, head);
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(head);
-    let stream = TokioIo::new(Lingering::new(stream));
+    let unread = Unread::default();
+    let stream = TokioIo::new(Lingering::new(stream, unread.clone()));
+    let app = app.map_request(move |request: Request<Incoming>| request.map(|body| unread.clone().watch(body)));
     let connection = builder.serve_connection(stream, TowerToHyperService::new(app));
     let connection = graceful.watch(connection);
     async move {

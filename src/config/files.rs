@@ -1,6 +1,6 @@
 //! Files that clients upload.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
 
@@ -79,7 +79,16 @@ fn resolved(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let there = absolute.ancestors().find_map(|part| Some((part, part.canonicalize().ok()?)));
     match there {
-        Some((part, real)) => absolute.strip_prefix(part).map_or_else(|_| real.clone(), |rest| real.join(rest)),
+        // What does not exist has no links: `..` is the folder it is written behind.
+        Some((part, mut real)) => {
+            for component in absolute.strip_prefix(part).unwrap_or(Path::new("")).components() {
+                match component {
+                    Component::ParentDir => drop(real.pop()),
+                    component => real.push(component),
+                }
+            }
+            real
+        }
         None => absolute,
     }
 }
@@ -110,6 +119,7 @@ mod tests {
         for (directory, allowed, fine) in [
             (link.join("files"), &videos, false),
             (videos.join("new/files"), &link, false),
+            (root.path().join("new/../videos/files"), &videos, false),
             (root.path().join("files"), &link, true),
         ] {
             let config = FilesConfig { directory: Some(directory), ..FilesConfig::default() };

@@ -19,6 +19,7 @@ mod raw;
 mod refusal;
 mod replicas;
 mod request;
+mod tokens;
 mod tries;
 mod upstream;
 
@@ -38,7 +39,7 @@ use crate::config::EngineConfig;
 use crate::types::{Part, TraceContext};
 use events::{Body, Closed};
 use frames::{Frames, blocking};
-use generation::Generation;
+use generation::{Asked, Generation};
 use load::Counter;
 use refusal::Trouble;
 use replicas::Replicas;
@@ -139,7 +140,11 @@ impl Engine for RemoteEngine {
         }
         let counted = self.load.queue(self.max_queued)?;
         let (session, speaker, trace) = (request.session.clone(), request.speaker, request.trace);
-        let (prefix, max_tokens) = (request.prefix.clone(), request.sampling.max_tokens);
+        let asked = Asked {
+            prefix: request.prefix.clone(),
+            max_tokens: request.sampling.max_tokens,
+            logprobs: request.sampling.logprobs.is_some(),
+        };
         let frames = request.turns.iter().flat_map(|turn| turn.frames().cloned()).collect();
         let urls = self.frames.encode(frames).await?;
         let model = Arc::clone(&self.model);
@@ -150,7 +155,7 @@ impl Engine for RemoteEngine {
         let mut tries = Tries::new(Arc::clone(&self.http), speaker, session, body.await?.into(), trace);
         let opened = tries.open(None).await?;
         let silence = self.http.limits.silence;
-        let generation = Generation::new(opened, tries, counted, prefix, max_tokens, silence);
+        let generation = Generation::new(opened, tries, counted, asked, silence);
         let events = stream::unfold(generation, |mut generation| async move {
             generation.next().await.map(|event| (event, generation))
         });

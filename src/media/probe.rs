@@ -293,7 +293,10 @@ async fn by_ffprobe(ffmpeg: &Ffmpeg, content: &Content, config: &MediaConfig) ->
     let header = Header::new(&report.format, &stream, first);
     let measured = match header.agreed() {
         Some(measured) => measured,
-        None => ffmpeg::again(|| measure(ffmpeg, content, &stream, first, &header, config)).await?,
+        None => match ffmpeg::again(|| measure(ffmpeg, content, &stream, first, &header, config)).await {
+            Err(MediaError::Killed) => header.estimated().ok_or(MediaError::Killed)?,
+            measured => measured?,
+        },
     };
     let start = report::seconds(report.format.start_time.as_deref()).unwrap_or(0.0);
     let named = |name: &str| report.format.format_name.split(',').any(|format| format == name);

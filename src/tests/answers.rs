@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use paravt::agent::{Agent, AnswerForm, AskPart, AskRequest, AskTurn, ClientTool, Outcome};
+use paravt::agent::{Agent, AgentError, AnswerForm, AskPart, AskRequest, AskTurn, ClientTool, Outcome};
 use paravt::config::AgentConfig;
 use paravt::engine::native::{Native, NativeOptions};
 use paravt::engine::{FinishReason, Grammar};
@@ -105,4 +105,21 @@ async fn a_follow_up_question_reads_the_video_from_the_cache() {
     let read = first.turns[0].usage.prompt_tokens;
     let again = second.turns[0].usage;
     assert!(again.cached_tokens * 10 >= read * 9, "{again:?} after {read}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_form_that_cannot_be_held_is_refused_before_anything_is_decoded() {
+    let agent = agent().await;
+    let broken = json!({"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}, "required": ["a"]});
+    let mut request = ask(QUESTION);
+    request.options.form = AnswerForm::Fits(Grammar::JsonSchema(broken.to_string()));
+    let mut of_tool = ask(QUESTION);
+    let parameters = object(broken);
+    of_tool.options.client_tools = vec![ClientTool { name: "note".to_owned(), description: None, parameters }];
+    of_tool.options.form = AnswerForm::Call(Some(0));
+    for (request, is_tools) in [(request, false), (of_tool, true)] {
+        let (events, outcome) = story(&agent, request).await;
+        assert!(matches!(outcome, Err(AgentError::Form { of_tools, .. }) if of_tools == is_tools), "{outcome:?}");
+        assert!(events.is_empty(), "{events:?}");
+    }
 }

@@ -1,5 +1,7 @@
 //! One `<tool_call>` or `<tool_code>` block: where it ends, and which calls stand in it.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -14,10 +16,15 @@ pub struct ToolCall {
     pub arguments: Map<String, Value>,
 }
 
-/// A block that is no call, with the reason in words the model can use.
+/// A block that is no call.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Malformed(pub String);
+#[error("{problem}")]
+pub struct Malformed {
+    /// Why, in words the model can use.
+    pub problem: String,
+    /// All that stands in its block, perhaps with other calls.
+    pub body: Arc<str>,
+}
 
 /// Which tag opened the block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,17 +133,22 @@ impl Block {
 
 /// The calls of a block's content. Never empty: a block without a call is one malformed call.
 pub(super) fn read(kind: BlockKind, body: &str, closed: bool) -> Vec<Result<ToolCall, Malformed>> {
-    let calls = match kind {
+    let mut calls = match kind {
         BlockKind::Call => read_json(body, closed),
         BlockKind::Code => read_code(body),
     };
-    if calls.is_empty() { vec![Err(Malformed("the call is empty".to_owned()))] } else { calls }
+    if calls.is_empty() {
+        calls.push(Err("the call is empty".to_owned()));
+    }
+    let body: Arc<str> = body.trim().into();
+    let malformed = |problem| Malformed { problem, body: Arc::clone(&body) };
+    calls.into_iter().map(|call| call.map_err(malformed)).collect()
 }
 
-fn read_json(body: &str, closed: bool) -> Vec<Result<ToolCall, Malformed>> {
+fn read_json(body: &str, closed: bool) -> Vec<Result<ToolCall, String>> {
     let body = unfenced(body.trim());
     match json::values(body, closed) {
-        Err(problem) => vec![Err(Malformed(format!("the call is not valid JSON: {problem}")))],
+        Err(problem) => vec![Err(format!("the call is not valid JSON: {problem}"))],
         Ok(values) => values
             .into_iter()
             .flat_map(|value| match value {
@@ -155,19 +167,19 @@ fn unfenced(body: &str) -> &str {
     inner.trim().strip_suffix("```").unwrap_or(inner).trim()
 }
 
-fn call(value: Value) -> Result<ToolCall, Malformed> {
-    let Value::Object(mut object) = value else { return Err(Malformed("the call is not a JSON object".to_owned())) };
+fn call(value: Value) -> Result<ToolCall, String> {
+    let Value::Object(mut object) = value else { return Err("the call is not a JSON object".to_owned()) };
     let Some(Value::String(name)) = object.remove("name") else {
-        return Err(Malformed("the call has no tool name".to_owned()));
+        return Err("the call has no tool name".to_owned());
     };
     let arguments = match object.remove("arguments").or_else(|| object.remove("parameters")) {
         None => Map::new(),
         Some(Value::Object(arguments)) => arguments,
         Some(Value::String(text)) => match json::values(&text, true).ok().and_then(|mut values| values.pop()) {
             Some(Value::Object(arguments)) => arguments,
-            _ => return Err(Malformed("the call's arguments are not a JSON object".to_owned())),
+            _ => return Err("the call's arguments are not a JSON object".to_owned()),
         },
-        Some(_) => return Err(Malformed("the call's arguments are not a JSON object".to_owned())),
+        Some(_) => return Err("the call's arguments are not a JSON object".to_owned()),
     };
     Ok(ToolCall { name, arguments })
 }
@@ -176,7 +188,7 @@ fn call(value: Value) -> Result<ToolCall, Malformed> {
 const POSITIONAL: [&str; 3] = ["video_path", "start_time", "end_time"];
 
 /// Reads lines like `print(crop_video("v.mp4", start_time=1, end_time=2))`.
-fn read_code(body: &str) -> Vec<Result<ToolCall, Malformed>> {
+fn read_code(body: &str) -> Vec<Result<ToolCall, String>> {
     unfenced(body.trim())
         .lines()
         .map(str::trim)
@@ -185,8 +197,8 @@ fn read_code(body: &str) -> Vec<Result<ToolCall, Malformed>> {
         .collect()
 }
 
-fn code_line(line: &str) -> Result<ToolCall, Malformed> {
-    let malformed = || Malformed("the call is not of the form name(argument, …)".to_owned());
+fn code_line(line: &str) -> Result<ToolCall, String> {
+    let malformed = || "the call is not of the form name(argument, …)".to_owned();
     let line = line.strip_prefix("print(").and_then(|inner| inner.strip_suffix(')')).unwrap_or(line);
     // `result = crop_video(…)`
     let line = match line.split_once('=') {

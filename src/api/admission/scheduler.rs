@@ -35,8 +35,10 @@ pub(in crate::api) enum Reason {
     KeyQueue,
     /// The key's requests of this minute are used up.
     Rate,
-    /// All bodies together are as large as they may be.
+    /// All bodies together are as large, or as many are read, as may be.
     Bodies,
+    /// Those of this key are.
+    KeyBodies,
 }
 
 /// A refusal, and when to try again.

@@ -66,13 +66,14 @@ pub(in crate::api) async fn create_file(
 }
 
 async fn receive(state: &ApiState, caller: &Caller, request: Request) -> Result<Arc<Stored>, ApiError> {
-    if state.shutdown().is_draining() {
-        return Err(ApiError::Draining);
-    }
     let headers = request.headers();
     upload::check_origin(headers)?;
     let boundary = upload::boundary(headers)?;
     let turn = upload::admit(state.uploads(), caller.name(), headers)?;
+    // Looked at with a turn in hand, which draining waits for.
+    if state.shutdown().is_draining() {
+        return Err(ApiError::Draining);
+    }
     let pieces = request.into_body().into_data_stream();
     Box::pin(upload::receive(pieces, boundary, turn, state.uploads().config())).await
 }

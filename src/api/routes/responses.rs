@@ -67,10 +67,10 @@ pub(in crate::api) async fn create_response(
     let mut episode = start(state.clone(), agent, plan, envelope.id.clone(), &origin, waited, weight);
     let mut writer = ResponseWriter::new(envelope, echo);
     if shape.stream {
-        return sse::respond(episode, writer, state.config()).await;
+        return sse::respond(episode, writer, state.config()).await.map_err(in_its_words);
     }
     while let Some(told) = episode.next().await {
-        writer.take(told?);
+        writer.take(told.map_err(in_its_words)?);
     }
     let (response, timing) = writer.into_response().ok_or(ApiError::Internal)?;
     Ok(timed(&timing, &response))
@@ -78,7 +78,13 @@ pub(in crate::api) async fn create_response(
 
 /// An error about a field of a chat completion, under the name that the field has here.
 fn in_its_words(error: ApiError) -> ApiError {
-    let ApiError::Invalid(mut invalid) = error else { return error };
+    let mut invalid = match error {
+        ApiError::Invalid(invalid) => invalid,
+        ApiError::Form { param: "response_format", problem } => {
+            return ApiError::Form { param: "text.format", problem };
+        }
+        error => return error,
+    };
     invalid.param = match invalid.param.as_str() {
         "response_format" => "text.format".to_owned(),
         "logprobs" => "include".to_owned(),

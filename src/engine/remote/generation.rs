@@ -12,12 +12,21 @@ use super::load::Counted;
 use super::raw::Raw;
 use super::refusal::Trouble;
 use super::replicas::Outcome;
+use super::tokens::Tokens;
 use super::tries::{Lease, Tries};
-use crate::engine::{EngineError, FinishReason, Generated, TokenEvent, TokenInfo};
+use crate::engine::{EngineError, FinishReason, Generated, TokenEvent};
 use crate::types::TokenUsage;
 
 /// Text bytes a token can hold at most, roughly: an upstream that ignores `max_tokens` is stopped by this.
 const TOKEN_BYTES: u64 = 256;
+
+/// What of a request its answer is read by.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) prefix: String,
+    pub(super) max_tokens: u32,
+    pub(super) logprobs: bool,
+}
 
 /// A generation under way. Dropping it closes the connection, which upstreams take as a cancellation.
 pub(super) struct Generation {
@@ -25,8 +34,7 @@ pub(super) struct Generation {
     connection: Option<Connection>,
     tries: Tries,
     counted: Option<Counted>,
-    prefix: String,
-    max_tokens: u32,
+    asked: Asked,
     silence: Duration,
     ready: VecDeque<TokenEvent>,
     /// Some text went out: from here on nothing is tried again.
@@ -40,8 +48,7 @@ struct Connection {
     raw: Raw,
     reason: Option<FinishReason>,
     usage: Option<TokenUsage>,
-    /// Tokens whose text has not come yet.
-    tokens: Vec<TokenInfo>,
+    tokens: Tokens,
     /// Pieces of text so far: the tokens written, where an upstream does not count.
     pieces: u64,
     bytes: u64,
@@ -54,17 +61,10 @@ enum Step {
 }
 
 impl Generation {
-    pub(super) fn new(
-        opened: (Lease, Body),
-        tries: Tries,
-        counted: Counted,
-        prefix: String,
-        max_tokens: u32,
-        silence: Duration,
-    ) -> Self {
-        let connection = Some(Connection::new(opened, &prefix, silence));
+    pub(super) fn new(opened: (Lease, Body), tries: Tries, counted: Counted, asked: Asked, silence: Duration) -> Self {
+        let connection = Some(Connection::new(opened, &asked, silence));
         let counted = Some(counted);
-        Self { connection, tries, counted, prefix, max_tokens, silence, ready: VecDeque::new(), said: false }
+        Self { connection, tries, counted, asked, silence, ready: VecDeque::new(), said: false }
     }
 
     /// The next event; none after the one that ended it.
@@ -110,18 +110,18 @@ impl Generation {
         connection.usage = chunk.usage().or(connection.usage);
         let Some(piece) = chunk.piece() else { return Ok(Step::More) };
         let text = connection.raw.push(piece.delta);
-        connection.tokens.extend(piece.tokens);
+        connection.tokens.push(piece.tokens);
         if let Some(reason) = piece.reason {
             connection.reason = Some(finish_reason(&reason).map_err(Trouble::Refused)?);
         }
         connection.pieces += u64::from(!text.is_empty());
         connection.bytes += text.len() as u64;
-        if connection.bytes > (u64::from(self.max_tokens) + 1) * TOKEN_BYTES {
+        if connection.bytes > (u64::from(self.asked.max_tokens) + 1) * TOKEN_BYTES {
             return Err(Trouble::Refused(EngineError::Failed(
                 "the upstream wrote more than it was asked for".to_owned(),
             )));
         }
-        self.say(text);
+        self.say(&text);
         Ok(Step::More)
     }
 
@@ -131,7 +131,7 @@ impl Generation {
         if complete { Ok(Step::End) } else { Err(Trouble::Broken(lost.to_string())) }
     }
 
-    fn say(&mut self, mut text: String) {
+    fn say(&mut self, text: &str) {
         if text.is_empty() {
             return;
         }
@@ -140,17 +140,7 @@ impl Generation {
             connection.lease.report(Outcome::Answered);
         }
         self.said = true;
-        let tokens = belonging(std::mem::take(&mut connection.tokens), &text);
-        let bytes: usize = tokens.iter().map(|token| token.bytes.len()).sum();
-        let own = text.split_off(text.len().saturating_sub(bytes));
-        // What has no tokens comes without them.
-        if !text.is_empty() {
-            self.ready.push_back(TokenEvent::Text(text));
-        }
-        if !own.is_empty() {
-            self.ready.push_back(TokenEvent::Tokens(tokens));
-            self.ready.push_back(TokenEvent::Text(own));
-        }
+        self.ready.extend(connection.tokens.text(text));
     }
 
     /// The last events. The connection and the count are given up now: nobody has to poll or drop us for it.
@@ -161,9 +151,8 @@ impl Generation {
         let usage = connection.usage.unwrap_or(counted);
         let reason = connection.reason.unwrap_or(FinishReason::Stop);
         connection.lease.report(Outcome::Answered);
-        if !rest.is_empty() {
-            self.ready.push_back(TokenEvent::Text(rest));
-        }
+        self.ready.extend(connection.tokens.text(&rest));
+        self.ready.extend(connection.tokens.finish());
         self.ready.push_back(TokenEvent::Finished(Generated { reason, usage }));
         self.counted = None;
     }
@@ -181,58 +170,15 @@ impl Generation {
             });
         }
         let opened = self.tries.open(Some(trouble)).await?;
-        self.connection = Some(Connection::new(opened, &self.prefix, self.silence));
+        self.connection = Some(Connection::new(opened, &self.asked, self.silence));
         Ok(())
     }
 }
 
 impl Connection {
-    fn new((lease, body): (Lease, Body), prefix: &str, silence: Duration) -> Self {
-        let (events, raw) = (events(body, silence), Raw::new(prefix));
-        Self { events, lease, raw, reason: None, usage: None, tokens: Vec::new(), pieces: 0, bytes: 0 }
-    }
-}
-
-/// Those of the tokens that make up the end of the text, all up to its last byte. Before them may be what a parser took away
-/// (tags), after them the token that ended the output; the text may begin with a tag that we put back.
-fn belonging(mut tokens: Vec<TokenInfo>, text: &str) -> Vec<TokenInfo> {
-    let bytes = |tokens: &[TokenInfo]| tokens.iter().flat_map(|token| token.bytes.iter().copied()).collect::<Vec<u8>>();
-    for end in [tokens.len(), tokens.len().saturating_sub(1)] {
-        let fits = |start: &usize| {
-            let own = bytes(&tokens[*start..end]);
-            let at = text.len().checked_sub(own.len());
-            !own.is_empty() && at.is_some_and(|at| text.is_char_boundary(at)) && text.as_bytes().ends_with(&own)
-        };
-        if let Some(start) = (0..end).find(fits) {
-            tokens.truncate(end);
-            return tokens.split_off(start);
-        }
-    }
-    Vec::new()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tokens_are_told_of_the_text_that_they_make() {
-        let token = |text: &str| TokenInfo { id: None, bytes: text.as_bytes().to_vec(), logprob: 0.0, top: Vec::new() };
-        for (tokens, text, expected) in [
-            (&["A", " red"] as &[&str], "A red", &["A", " red"] as &[&str]),
-            (&[], "A red", &[]),
-            (&["</think>", "\n\n", "A", " red"], "</think>A red", &["A", " red"]),
-            (&["A", " red", "<|im_end|>"], "A red", &["A", " red"]),
-            (&["</think>", "\n", "A", "<|im_end|>"], "</think>A", &["A"]),
-            (&["else"], "A red", &[]),
-            (&["<|im_end|>"], "A red", &[]),
-        ] {
-            let found = belonging(tokens.iter().map(|text| token(text)).collect(), text);
-            let found: Vec<_> = found.iter().map(|token| String::from_utf8_lossy(&token.bytes)).collect();
-            assert_eq!(found, expected, "{text}");
-        }
-        // A character in two tokens.
-        let halves = [&[b'a', 0xc3] as &[u8], &[0xa9]].map(|bytes| TokenInfo { bytes: bytes.to_vec(), ..token("") });
-        assert_eq!(belonging(halves.to_vec(), "aé").len(), 2);
+    fn new((lease, body): (Lease, Body), asked: &Asked, silence: Duration) -> Self {
+        let (events, raw) = (events(body, silence), Raw::new(&asked.prefix));
+        let tokens = Tokens::new(if asked.logprobs { asked.max_tokens } else { 0 });
+        Self { events, lease, raw, reason: None, usage: None, tokens, pieces: 0, bytes: 0 }
     }
 }

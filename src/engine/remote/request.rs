@@ -147,7 +147,7 @@ impl<'a> Options<'a> {
             frequency_penalty: sampling.frequency_penalty,
             presence_penalty: sampling.presence_penalty,
             repetition_penalty: sampling.repetition_penalty,
-            // Upstreams hold seeds in signed 64 bits.
+            // Upstreams hold seeds in signed 64 bits. The API's are shorter anyway.
             seed: sampling.seed.map(|seed| seed & i64::MAX as u64),
             stop: &sampling.stop,
             ignore_eos: sampling.ignore_eos.then_some(true),

@@ -60,6 +60,10 @@ pub(super) async fn decode(job: Job<'_>, index: &Index, targets: &[Target], sink
     let shares = shares(&pieces, |cut| index.frames_of(cut), workers);
     let threads = workers.div_ceil(shares.len().max(1));
     let first = all(shares.into_iter().map(|share| one(job, index, share, threads, &noted))).await;
+    if matches!(first, Err(MediaError::Killed)) {
+        // What is missing may yet come.
+        return first;
+    }
 
     // An open group may need the one before it: its first pictures do, and decoders that start there may skip more.
     let there = found.lock().unwrap_or_else(PoisonError::into_inner).there.clone();

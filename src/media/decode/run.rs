@@ -83,7 +83,10 @@ impl Run {
             }
             over.cancel();
         };
+        // ffmpeg takes SIGTERM as a wish to end early and well.
+        let mut told_to_end = false;
         let tell = ffmpeg::each_line(&mut stderr, |line| {
+            told_to_end |= line.starts_with("Exiting normally, received signal 15");
             if let Some(told) = told_time(line) {
                 pair(&|pairs| pairs.times.push_back(told));
             }
@@ -98,6 +101,7 @@ impl Run {
         match control.exit().await {
             Exit::TimedOut => Err(MediaError::Timeout("decoding")),
             Exit::Killed => Err(MediaError::Killed),
+            Exit::Done(_) if told_to_end => Err(MediaError::Killed),
             Exit::Done(_) | Exit::Stopped => fed,
         }
     }

@@ -12,7 +12,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, Dir, Mode, OFlags};
 use rustix::io::Errno;
@@ -26,8 +26,8 @@ const PART: &str = ".part";
 const JSON_PART: &str = ".json.part";
 /// What a process's own folder is called, and some digits.
 const OWN: &str = "paravt-files-";
-/// A folder of a process that may just be taking its lock is younger than this.
-const YOUNG: Duration = Duration::from_secs(60);
+/// In a process's own folder: locked as long as the process lives.
+const ALIVE: &str = ".alive";
 /// Longest JSON that is read. A name of 255 bytes, twice as long in JSON, is the longest of it.
 const JSON_MAX: u64 = 16 << 10;
 
@@ -37,8 +37,8 @@ pub(super) struct Folder {
     handle: File,
     /// What was read of it. A file's JSON never changes.
     known: Mutex<HashMap<FileId, Arc<Stored>>>,
-    /// The folder, where it is this process's own.
-    own: Mutex<Option<TempDir>>,
+    /// The folder, where it is this process's own, and what says that the process lives.
+    own: Mutex<Option<(TempDir, File)>>,
 }
 
 /// What is in the folder.
@@ -87,24 +87,26 @@ impl Folder {
                 None
             }
             None => {
-                abandoned(&std::env::temp_dir(), SystemTime::now());
-                Some(tempfile::Builder::new().prefix(OWN).permissions(Permissions::from_mode(0o700)).tempdir()?)
+                remove_abandoned(&std::env::temp_dir());
+                let folder =
+                    tempfile::Builder::new().prefix(OWN).permissions(Permissions::from_mode(0o700)).tempdir()?;
+                let alive = tempfile::NamedTempFile::new_in(folder.path())?;
+                alive.as_file().lock()?;
+                // Under its name only once it is locked.
+                let alive = alive.persist(folder.path().join(ALIVE))?;
+                Some((folder, alive))
             }
         };
-        let path = own.as_ref().map(TempDir::path).or(path).unwrap_or_else(|| Path::new("."));
+        let path = own.as_ref().map(|(folder, _)| folder.path()).or(path).unwrap_or_else(|| Path::new("."));
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let handle = File::from(rustix::fs::open(path, flags, Mode::empty())?);
-        if own.is_some() {
-            // Says that its process lives. Nobody else has it yet.
-            handle.lock()?;
-        }
         Ok(Self { handle, known: Mutex::default(), own: Mutex::new(own) })
     }
 
     /// Removes it, where it is this process's own.
     pub(super) fn close(&self) {
         let own = self.own.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(Err(error)) = own.map(TempDir::close) {
+        if let Some(Err(error)) = own.map(|(folder, _)| folder.close()) {
             tracing::warn!(%error, "the folder of uploaded files could not be removed");
         }
     }
@@ -113,7 +115,7 @@ impl Folder {
     #[cfg(test)]
     pub(super) fn own_path(&self) -> Option<std::path::PathBuf> {
         let own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
-        own.as_ref().map(|own| own.path().to_owned())
+        own.as_ref().map(|(folder, _)| folder.path().to_owned())
     }
 
     /// Waits for its turn.
@@ -204,22 +206,26 @@ impl Folder {
     }
 }
 
-/// Removes the folders of processes that were killed before they could: those of this user that nobody has locked.
-fn abandoned(below: &Path, now: SystemTime) {
+/// Removes the folders of processes that were killed before they could: those of this user in which nobody holds the lock.
+fn remove_abandoned(below: &Path) {
     let Ok(entries) = std::fs::read_dir(below) else { return };
     let ours = entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(OWN));
-    for path in ours.map(|entry| entry.path()) {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let Ok(handle) = rustix::fs::open(&path, flags, Mode::empty()).map(File::from) else { continue };
-        let Ok(metadata) = handle.metadata() else { continue };
-        let old = metadata.modified().is_ok_and(|time| now.duration_since(time).is_ok_and(|age| age >= YOUNG));
-        if old && metadata.uid() == rustix::process::getuid().as_raw() && handle.try_lock().is_ok() {
-            tracing::info!(folder = %path.display(), "removing the uploads of a process that was killed");
-            if let Err(error) = std::fs::remove_dir_all(&path) {
-                tracing::warn!(%error, "they could not be removed");
-            }
+    for path in ours.map(|entry| entry.path()).filter(|path| is_abandoned(path)) {
+        tracing::info!(folder = %path.display(), "removing the uploads of a process that was killed");
+        if let Err(error) = std::fs::remove_dir_all(&path) {
+            tracing::warn!(%error, "they could not be removed");
         }
     }
+}
+
+fn is_abandoned(path: &Path) -> bool {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let open = || {
+        let folder = rustix::fs::open(path, flags | OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+        let alive = rustix::fs::openat(&folder, ALIVE, flags | OFlags::RDWR, Mode::empty())?;
+        io::Result::Ok((File::from(folder).metadata()?, File::from(alive)))
+    };
+    open().is_ok_and(|(folder, alive)| folder.uid() == rustix::process::getuid().as_raw() && alive.try_lock().is_ok())
 }
 
 impl Locked<'_> {
@@ -293,26 +299,27 @@ mod tests {
     #[test]
     fn the_folder_of_a_dead_process_is_removed_and_that_of_a_living_one_is_not() {
         let below = tempfile::tempdir().expect("a folder");
-        let [dead, living, other] = [format!("{OWN}dead"), format!("{OWN}living"), "else".to_owned()].map(|name| {
+        let made = |name: &str, alive: bool| {
             let path = below.path().join(name);
             std::fs::create_dir(&path).expect("made");
-            std::fs::write(path.join("file"), "content").expect("written");
+            std::fs::write(path.join(if alive { ALIVE } else { "file" }), "").expect("written");
             path
-        });
-        let held = File::open(&living).expect("opens");
+        };
+        let (dead, living) = (made(&format!("{OWN}dead"), true), made(&format!("{OWN}living"), true));
+        let (unknown, other) = (made(&format!("{OWN}unknown"), false), made("else", true));
+        let held = File::open(living.join(ALIVE)).expect("opens");
         held.lock().expect("locks");
         std::os::unix::fs::symlink(&other, below.path().join(format!("{OWN}link"))).expect("made");
-        abandoned(below.path(), SystemTime::now());
-        assert!(dead.exists(), "its process may be about to lock it");
-        abandoned(below.path(), SystemTime::now() + YOUNG);
+        remove_abandoned(below.path());
         assert!(!dead.exists());
-        assert!(living.join("file").exists() && other.join("file").exists());
+        assert!(living.exists() && unknown.exists() && other.join(ALIVE).exists());
     }
 
     #[test]
     fn a_process_holds_its_own_folder() {
         let folder = Folder::new(None).expect("a folder");
         let path = folder.own_path().expect("its own");
-        assert!(File::open(path).expect("opens").try_lock().is_err());
+        assert!(path.join(ALIVE).exists() && !is_abandoned(&path));
+        folder.scan().expect("is none of the files");
     }
 }

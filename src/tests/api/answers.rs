@@ -73,7 +73,7 @@ async fn a_drawn_seed_is_told_so_that_the_answer_can_be_had_again() {
 
 #[tokio::test]
 async fn calls_that_nobody_can_run_are_text_where_nothing_else_was_said() {
-    let other = CALL.replace("weather", "time");
+    let other = "<tool_call>\n{\"name\":\"time\",\"arguments\":{\"city\":\"Ulm\"}}\n</tool_call>".to_owned();
     let said = Arc::new(std::sync::Mutex::new(String::new()));
     let server = Server::start(saying({
         let said = Arc::clone(&said);
@@ -88,6 +88,7 @@ async fn calls_that_nobody_can_run_are_text_where_nothing_else_was_said() {
         (broken.to_owned(), Some(broken), 0),
         (format!("Sunny. {broken}"), Some("Sunny."), 0),
         (format!("{other}\n{CALL}"), None, 1),
+        (format!("<think>hm</think>{other}"), Some(other.as_str()), 0),
     ] {
         said.lock().expect("fine").clone_from(&text);
         let answer = json_of(&server, &question).await;
@@ -95,6 +96,12 @@ async fn calls_that_nobody_can_run_are_text_where_nothing_else_was_said() {
         assert_eq!(message["content"].as_str().map(str::trim), content, "{text}");
         assert_eq!(message["tool_calls"].as_array().map_or(0, Vec::len), calls, "{text}");
     }
+    // Not what was thought of when the turn was cut.
+    let thought = "<think>I could <tool_call>{\"name\": \"time\", \"arguments\": {}}</tool_call> and";
+    let cut = Reply::text(thought).finish(paravt::engine::FinishReason::Length);
+    let server = Server::start(saying(move || cut.clone())).await;
+    let answer = json_of(&server, &question).await;
+    assert_eq!(answer["choices"][0]["message"]["content"].as_str().unwrap_or_default(), "", "{answer}");
 }
 
 #[tokio::test]

@@ -6,19 +6,15 @@ const VIDEO = `video-${Math.random().toString(36).slice(2)}-${Date.now()}`;
 /** A name that is safe within quotes of every language here. */
 const plainName = (name) => (/^[\w][\w .-]*$/.test(name) ? name : "video.mp4");
 
-/** `video` is `{ kind: "url" | "file" | "inline", name }`; in `body`, `VIDEO` stands where the file is named. */
-function curl(body, video, withKey) {
+/** `file` is the name of the file to upload, which `body` names by `VIDEO`; `null` where it has the video's address. */
+function curl(body, file, withKey) {
   const key = withKey ? ` \\\n  -H "Authorization: Bearer $PARAVT_API_KEY"` : "";
   const head = `curl -sSN ${at("v1/chat/completions")}${key} \\\n  -H 'Content-Type: application/json' -d @-`;
   const json = JSON.stringify(body, null, 2);
-  if (video.kind === "url") return `${head} <<'JSON'\n${json}\nJSON\n`;
+  if (file === null) return `${head} <<'JSON'\n${json}\nJSON\n`;
   // The shell fills the video in, so what else it would read in the text is quoted.
   const quoted = json.replace(/[\\$`]/g, "\\$&");
-  const name = plainName(video.name);
-  if (video.kind === "inline") {
-    return `${head} <<JSON\n${quoted.replace(VIDEO, `data:video/mp4;base64,$(base64 < "${name}" | tr -d '\\n')`)}\nJSON\n`;
-  }
-  const upload = `video=$(curl -sS ${at("v1/files")}${key} \\\n  -F purpose=user_data -F "file=@${name}" | sed 's/.*"id": *"\\([^"]*\\)".*/\\1/')\n`;
+  const upload = `video=$(curl -sS ${at("v1/files")}${key} \\\n  -F purpose=user_data -F "file=@${plainName(file)}" | sed 's/.*"id": *"\\([^"]*\\)".*/\\1/')\n`;
   return `${upload}${head} <<JSON\n${quoted.replace(VIDEO, "$video")}\nJSON\n`;
 }
 
@@ -45,16 +41,10 @@ function literal(value, depth) {
   return `${open}\n${items.map((item) => `${pad}${item},\n`).join("")}${"    ".repeat(depth)}${close}`;
 }
 
-function python(body, video, withKey) {
-  const name = JSON.stringify(plainName(video.name ?? ""));
-  const imports = [video.kind === "inline" && "import base64", withKey && "import os"].filter(Boolean);
-  const given = {
-    url: "",
-    file: `video = client.files.create(file=open(${name}, "rb"), purpose="user_data")\n`,
-    inline: `video = "data:video/mp4;base64," + base64.b64encode(open(${name}, "rb").read()).decode()\n`,
-  }[video.kind];
+function python(body, file, withKey) {
+  const upload = file === null ? "" : `video = client.files.create(file=open(${JSON.stringify(plainName(file))}, "rb"), purpose="user_data")\n`;
   const place = (value) => {
-    if (value === VIDEO) return new Code(video.kind === "file" ? "video.id" : "video");
+    if (value === VIDEO) return new Code("video.id");
     if (Array.isArray(value)) return value.map(place);
     if (value === null || typeof value !== "object") return value;
     return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, place(item)]));
@@ -63,10 +53,10 @@ function python(body, video, withKey) {
   const fields = Object.entries({ ...known, extra_body: { paravt } });
   const lines = fields.map(([field, value]) => `    ${field}=${literal(value, 1)},\n`).join("");
   const key = withKey ? 'os.environ["PARAVT_API_KEY"]' : '"none"';
-  return `${imports.map((line) => `${line}\n`).join("")}${imports.length ? "\n" : ""}from openai import OpenAI
+  return `${withKey ? "import os\n\n" : ""}from openai import OpenAI
 
 client = OpenAI(base_url=${JSON.stringify(at("v1"))}, api_key=${key})
-${given}stream = client.chat.completions.create(
+${upload}stream = client.chat.completions.create(
 ${lines})
 for chunk in stream:
     for choice in chunk.choices:

@@ -44,11 +44,11 @@ class Exchange {
     this.doing.replaceChildren(text, ...(share === null ? [] : [h("progress", { value: String(share), max: "1", "aria-label": text })]));
   }
 
-  asks(body, video, withKey) {
+  asks(body, file, withKey) {
     // The pictures are for this page, not for a terminal.
     const { thumbnails, ...told } = body.paravt;
     const plain = { ...body, paravt: told };
-    this.root.append(codePanel(this.id, { curl: curl(plain, video, withKey), Python: python(plain, video, withKey) }));
+    this.root.append(codePanel(this.id, { curl: curl(plain, file, withKey), Python: python(plain, file, withKey) }));
     this.began = performance.now();
     this.does("Opening the video…");
   }

@@ -82,6 +82,7 @@ function seconds(text) {
 /** What the form says, or `{ problem, field }`. */
 function form() {
   const question = $("question").value.trim();
+  if (!keyWorks()) return { problem: $("key-problem").textContent, field: $("key") };
   if (!video) return { problem: "Choose a video first.", field: $("choose") };
   if (!question) return { problem: "Write a question first.", field: $("question") };
   const [start, end] = [seconds($("from").value), seconds($("to").value)];
@@ -94,22 +95,19 @@ function form() {
     dispatch: document.querySelector("[name=dispatch]:checked").value };
 }
 
-/** The video as a content part, uploaded where it has to be, and how code would name it. */
+/** The video as a content part, uploaded where it has to be, and the name of the file it came from, if any. */
 async function videoPart(exchange, signal) {
   // While it is uploaded the user may choose another.
   const chosen = video;
-  if (chosen.url) return { part: { type: "video_url", video_url: { url: chosen.url } }, named: { kind: "url" } };
-  if (!chosen.fileId && !chosen.inline) {
+  if (chosen.url) return { part: { type: "video_url", video_url: { url: chosen.url } }, file: null };
+  if (!chosen.fileId) {
     exchange.does("Uploading…", 0);
     chosen.fileId = await api.upload(chosen.file, signal, (share) => exchange.does("Uploading…", share));
-    if (!chosen.fileId) chosen.inline = await inline(chosen.file);
   }
-  const named = { kind: chosen.fileId ? "file" : "inline", name: chosen.name };
-  const part = chosen.fileId
-    ? { type: "file", file: { file_id: chosen.fileId } }
-    : { type: "video_url", video_url: { url: chosen.inline } };
-  return { part, named };
+  return { part: filePart(chosen.fileId), file: chosen.name };
 }
+
+const filePart = (id) => ({ type: "file", file: { file_id: id } });
 
 function requestBody(asked, part) {
   const range = { ...(asked.start === null ? {} : { start: asked.start }), ...(asked.end === null ? {} : { end: asked.end }) };
@@ -136,6 +134,8 @@ async function ask() {
   if (asked.problem) {
     asked.field.closest("details")?.setAttribute("open", "");
     asked.field.focus();
+    // The server may know the key by now.
+    if (!keyWorks()) meet();
     return;
   }
   const stop = new AbortController();
@@ -153,9 +153,10 @@ async function ask() {
   exchange.root.scrollIntoView({ behavior: calm ? "auto" : "smooth", block: "start" });
   announce("Asking…");
   try {
-    const { part, named } = await videoPart(exchange, stop.signal);
+    const { part, file } = await videoPart(exchange, stop.signal);
     const body = requestBody(asked, part);
-    exchange.asks(requestBody(asked, nameless(part, named)), named, Boolean(api.key));
+    // Code uploads the file itself: the id is this page's.
+    exchange.asks(requestBody(asked, file === null ? part : filePart(VIDEO)), file, Boolean(api.key));
     for await (const chunk of api.ask(body, stop.signal)) exchange.take(chunk);
     exchange.finish();
     if (exchange.answer) conversation.push({ question: asked.question, answer: exchange.answer });
@@ -169,7 +170,10 @@ async function ask() {
       exchange.fail(error instanceof ServerError ? error : new ServerError(`This page failed: ${error.message}`));
       // An upload that is gone by now is sent again with the next question.
       if (/file/.test(`${error.code} ${error.param}`) && video) video.fileId = null;
-      if (error.status === 401) $("settings").open = true;
+      if (error.status === 401) {
+        wantKey(error);
+        $("key").focus();
+      }
     }
   } finally {
     if (running === stop) {
@@ -177,12 +181,6 @@ async function ask() {
       busy(false);
     }
   }
-}
-
-/** The part as code names it: with a place for what only this page holds. */
-function nameless(part, { kind }) {
-  if (kind === "file") return { type: "file", file: { file_id: VIDEO } };
-  return kind === "url" ? part : { type: "video_url", video_url: { url: VIDEO } };
 }
 
 function busy(now) {
@@ -195,23 +193,45 @@ function busy(now) {
   else if (focused === $("stop") && !now) $("question").focus({ preventScroll: true });
 }
 
+/** Says beside the field what is wrong with the key; empty: nothing is known to be. */
+function keyProblem(text) {
+  $("key-problem").textContent = text;
+  $("key").setAttribute("aria-invalid", String(text !== ""));
+}
+
+const keyWorks = () => $("key-problem").textContent === "";
+
+/** The server refused the key, or that there was none. */
+function wantKey(error) {
+  keyProblem(api.key ? `This API key does not work: ${error.message}.` : "This server wants an API key.");
+  $("served").textContent = api.key ? "The API key does not work" : "This server wants an API key";
+  $("dot").className = "dot bad";
+  $("settings").open = true;
+  // Whoever is at work elsewhere on the page stays there.
+  if (document.activeElement === document.body) $("key").focus();
+}
+
 /** Which model is served, and whether it answers. Asks again until it does. */
 async function meet() {
+  const { key } = api;
   const say = (text, kind) => {
     $("served").textContent = text;
     $("dot").className = `dot ${kind}`;
   };
   try {
     const { data } = await api.get("v1/models");
+    if (key !== api.key) return;
+    keyProblem("");
     const names = data.map((model) => model.id);
     $("model").replaceChildren(...names.map((name) => h("option", { value: name }, name)));
     $("tiny").hidden = names[0] !== "paravt-tiny";
     await api.get("ready");
     say(names.join(", "), "ready");
   } catch (error) {
+    // Another key was given meanwhile, and is being tried.
+    if (key !== api.key) return;
     if (error.status === 401) {
-      say("This server wants an API key", "bad");
-      $("settings").open = true;
+      wantKey(error);
       return;
     }
     say(error.message, error.status === 503 ? "" : "bad");
@@ -251,9 +271,15 @@ function listen() {
   };
   $("key").value = api.key = sessionStorage.getItem(KEY) ?? "";
   $("key").onchange = () => {
-    api.key = $("key").value.trim();
+    const given = $("key").value.trim();
+    // What no header can carry is none.
+    api.key = /[^!-~]/.test(given) ? "" : given;
     sessionStorage.setItem(KEY, api.key);
-    meet();
+    $("problem").textContent = "";
+    // Files are found with the key that uploaded them only.
+    if (video) video.fileId = null;
+    keyProblem(api.key === given ? "" : "This is no API key: it has spaces or letters that keys don’t have.");
+    if (keyWorks()) meet();
   };
   player.video.addEventListener("loadedmetadata", describeVideo);
   addEventListener("keydown", (event) => {

@@ -1,7 +1,5 @@
 // What is said to the server: OpenAI's requests, and what comes back.
 
-const MOST_INLINE_BYTES = 32 << 20;
-
 /** The server's error, or ours about it. */
 class ServerError extends Error {
   constructor(message, { status = null, code = null, param = null } = {}) {
@@ -47,7 +45,7 @@ const api = {
     throw new ServerError("The connection ended before the answer was complete.");
   },
 
-  /** Uploads a file, `told` how much of it has left. `null`: this server takes no files. */
+  /** Uploads a file, `told` how much of it has left, and gives its id. */
   upload(file, signal, told) {
     return new Promise((resolve, reject) => {
       const form = new FormData();
@@ -65,8 +63,7 @@ const api = {
       request.onerror = () => reject(unreachable());
       request.onload = () => {
         const { status, response } = request;
-        if (status === 404 || status === 405) resolve(null);
-        else if (status >= 200 && status < 300 && typeof response?.id === "string") resolve(response.id);
+        if (status >= 200 && status < 300 && typeof response?.id === "string") resolve(response.id);
         else reject(ServerError.read(response, status));
       };
       request.onloadend = () => signal.removeEventListener("abort", stop);
@@ -108,18 +105,4 @@ async function* serverSentEvents(body) {
   } finally {
     reader.cancel().catch(() => {});
   }
-}
-
-/** A file as a `data:` URL, for servers without `/v1/files`. */
-function inline(file) {
-  if (file.size > MOST_INLINE_BYTES) {
-    const most = bytes(MOST_INLINE_BYTES);
-    throw new ServerError(`This server takes no uploads, and the file is larger than the ${most} that fit into a question.`);
-  }
-  return new Promise((resolve, reject) => {
-    const reader = new FileReader();
-    reader.onerror = () => reject(new ServerError("The file can’t be read."));
-    reader.onload = () => resolve(`data:video/mp4;base64,${reader.result.slice(reader.result.indexOf(",") + 1)}`);
-    reader.readAsDataURL(file);
-  });
 }
