@@ -154,7 +154,8 @@ mod tests {
 
     #[test]
     fn tokens_are_told_of_the_text_that_they_make() {
-        let cases: &[(&[(&[&str], &str)], &str)] = &[
+        type Step<'a> = (&'a [&'a str], &'a str);
+        let cases: &[(&[Step<'_>], &str)] = &[
             (&[(&["A", " red"], "A red")], "[A][ red]"),
             (&[(&[], "A red")], "A red"),
             // What ends the output has no text.

@@ -77,7 +77,7 @@ async fn calls_that_nobody_can_run_are_text_where_nothing_else_was_said() {
     let said = Arc::new(std::sync::Mutex::new(String::new()));
     let server = Server::start(saying({
         let said = Arc::clone(&said);
-        move || Reply::text(&said.lock().expect("fine").clone())
+        move || Reply::text(said.lock().expect("fine").clone())
     }))
     .await;
     let mut question = text_question();
