@@ -208,7 +208,7 @@ mod tests {
         let mut events = Vec::new();
         output.take(7, 3, &mut events);
         let [TokenEvent::Tokens(infos), TokenEvent::Text(text)] = &events[..] else { panic!("{events:?}") };
-        assert_eq!((infos[0].id, infos[0].bytes.as_slice(), text.as_str()), (id, &b"<think>"[..], "<think>"));
+        assert_eq!((infos[0].id, infos[0].bytes.as_slice(), text.as_str()), (Some(id), &b"<think>"[..], "<think>"));
         assert_eq!((infos[0].top.len(), infos[0].top[1].bytes.len(), infos[0].top[1].logprob), (2, 0, -1.0));
         output.finish(FinishReason::Stop);
         assert_eq!(output.push(id, None), Some(FinishReason::Stop));

@@ -136,7 +136,7 @@ async fn a_video_in_pairs_of_frames_is_read_as_the_reference_reads_it() {
         let (mut written, mut prompt) = (Vec::new(), 0);
         while let Some(event) = stream.next().await {
             match event.expect("generates") {
-                TokenEvent::Tokens(tokens) => written.extend(tokens.iter().map(|token| token.id)),
+                TokenEvent::Tokens(tokens) => written.extend(tokens.iter().filter_map(|token| token.id)),
                 TokenEvent::Finished(end) => prompt = end.usage.prompt_tokens,
                 _ => {}
             }
