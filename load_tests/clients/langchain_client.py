@@ -30,13 +30,15 @@ def chat(base_url=suite.base_url, **options):
     return ChatOpenAI(base_url=base_url, api_key="none", model="paravt-tiny", temperature=0, max_retries=0, **options)
 
 
-asked = [HumanMessage(content=suite.parts())]
+asked = [HumanMessage(content=suite.messages()[0]["content"])]
 
 
 @suite.check("invoke: a video")
 def _():
     message = chat().invoke(asked)
     assert message.usage_metadata["total_tokens"] > 0 and message.response_metadata["finish_reason"] == "stop", message
+    # The second turn goes on where the first one ended.
+    assert message.usage_metadata["input_token_details"]["cache_read"] > 0, message.usage_metadata
     return suite.right(message.content)
 
 

@@ -29,8 +29,11 @@ def options(base_url=suite.base_url):
 
 @suite.check("completion: a video, with its thinking")
 def _():
-    message = litellm.completion(messages=suite.messages(), **options()).choices[0].message
+    reply = litellm.completion(messages=suite.messages(), **options())
+    message = reply.choices[0].message
     assert message.reasoning_content, message
+    # The second turn goes on where the first one ended.
+    assert reply.usage.prompt_tokens_details.cached_tokens > 0, reply.usage
     return suite.right(message.content)
 
 

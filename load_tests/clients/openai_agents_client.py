@@ -85,7 +85,7 @@ async def _():
 @suite.check("chat completions model: a video_url part, streamed")
 async def _():
     agent = Agent(name="a", model=model(CHAT), model_settings=GREEDY)
-    text, _, _ = await streamed(agent, [{"role": "user", "content": [suite.parts()[0], {"type": "input_text", "text": suite.question}]}])
+    text, _, _ = await streamed(agent, [{"role": "user", "content": [suite.part(), {"type": "input_text", "text": suite.question}]}])
     return suite.right(text)
 
 

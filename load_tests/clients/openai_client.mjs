@@ -18,6 +18,8 @@ const connect = (at) => new OpenAI({ baseURL: at, apiKey: "none", timeout: 300_0
 const client = connect(baseURL);
 const messages = [{ role: "user", content: [{ type: "video_url", video_url: { url } }, { type: "text", text: question }] }];
 const input = [{ role: "user", content: [{ type: "input_video", video_url: url }, { type: "input_text", text: question }] }];
+// A red pixel.
+const PICTURE = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC";
 const told = (content) => [{ role: "user", content }];
 const right = (text) => (assert.equal(text.trim().toLowerCase(), expected.toLowerCase()), text);
 // Enumerations, so that a model of any size comes to an end.
@@ -107,6 +109,51 @@ await check("chat: n=2 with logprobs", async () => {
     assert.equal(choice.logprobs.content.map((token) => Buffer.from(token.bytes).toString()).join(""), choice.message.content);
     assert.ok(choice.logprobs.content.every((token) => token.top_logprobs.length === 2));
   }
+});
+
+await check("chat: the same text again with the seed that was drawn; the sampling that is told", async () => {
+  const said = async (fields) => {
+    const reply = await client.chat.completions.create({ model, messages: told("Say something."), temperature: 1.5, top_p: 0.9, max_tokens: 24, ...fields });
+    const { content, reasoning_content: thought } = reply.choices[0].message;
+    return { text: (content ?? "") + (thought ?? ""), sampling: reply.paravt.sampling };
+  };
+  const drawn = await said({});
+  const { seed, ...rest } = drawn.sampling;
+  assert.ok(Number.isSafeInteger(seed), `the seed ${seed}`);
+  assert.deepEqual([rest.temperature, rest.top_p, rest.max_tokens, rest.top_k], [1.5, 0.9, 24, null]);
+  assert.deepEqual(await said({ seed }), drawn);
+  const others = await Promise.all([1, 2, 3].map((other) => said({ seed: other })));
+  assert.ok(others.some(({ text }) => text !== drawn.text), "every seed gives one text");
+  return `seed ${seed}`;
+});
+
+await check("chat: a follow-up about the same video is read from the cache (cached_tokens)", async () => {
+  const asked = { model, temperature: 0, paravt: { trace: true } };
+  // Seconds that no other check asks about.
+  const [video, text] = messages[0].content;
+  const talk = told([{ ...video, start: 4, end: 296 }, text]);
+  const first = await client.chat.completions.create({ ...asked, messages: talk });
+  const follow = [...talk, first.choices[0].message, ...told("How many shapes appear?")];
+  const { usage, paravt } = await client.chat.completions.create({ ...asked, messages: follow });
+  const read = first.paravt.trace.turns[0].usage.prompt_tokens;
+  const cached = paravt.trace.turns[0].usage.cached_tokens;
+  assert.ok(cached > 0.9 * read && cached <= usage.prompt_tokens_details.cached_tokens, `${cached} of ${read}: ${JSON.stringify(usage)}`);
+  return `${cached} of ${read} tokens of the first prompt`;
+});
+
+await check("chat: two videos, of one a part (start, end, fps), and a picture", async () => {
+  const [video, text] = messages[0].content;
+  const parts = [video, { ...video, start: 20, end: "1:20", fps: 0.1 }, { type: "image_url", image_url: { url: PICTURE } }];
+  const plain = { model, max_tokens: 1, paravt: { agent: false, trace: true } };
+  const seen = (count) => client.chat.completions.create({ ...plain, messages: told([...parts.slice(0, count), text]) });
+  const [one, two, three] = [await seen(1), await seen(2), await seen(3)];
+  const overviews = three.paravt.trace.overviews;
+  assert.deepEqual(overviews.map((overview) => overview.video), [0, 1]);
+  const times = overviews[1].frame_times;
+  assert.ok(times.length === 6 && times[0] === 20 && times[5] > 60 && times[5] <= 80, `frames at ${times}`);
+  const read = [one, two, three].map(({ usage }) => usage.prompt_tokens);
+  assert.ok(read[0] < read[1] && read[1] < read[2], `tokens: ${read}`);
+  return `${read} tokens`;
 });
 
 await check("tools: runTools calls a function and hands its result back", () =>

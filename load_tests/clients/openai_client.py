@@ -8,7 +8,7 @@ from typing import Literal
 import openai
 from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
-from suite import WATCHED, WEATHER, WEATHER_SCRIPT, Suite, idle, said, script, serve
+from suite import PICTURE, WATCHED, WEATHER, WEATHER_SCRIPT, Suite, idle, said, script, serve
 
 suite = Suite("openai")
 
@@ -42,6 +42,14 @@ def told(message):
     return [{"role": "user", "content": message}]
 
 
+def raises(kind, function):
+    try:
+        function()
+    except kind as error:
+        return error
+    raise AssertionError(f"no {kind.__name__}")
+
+
 def gathered(stream):
     """Text, thinking, finish reason and usage of a stream, by choice."""
     texts, thinking, finish, usage = {}, {}, {}, None
@@ -64,12 +72,9 @@ def gathered(stream):
 @suite.check("models: list, retrieve, one that does not exist")
 def _():
     assert client.models.retrieve(model).id == model
-    try:
-        client.models.retrieve("gpt-none")
-    except openai.NotFoundError as error:
-        assert error.code == "model_not_found", error.body
-        return model
-    raise AssertionError("a model that does not exist was found")
+    error = raises(openai.NotFoundError, lambda: client.models.retrieve("gpt-none"))
+    assert error.code == "model_not_found", error.body
+    return model
 
 
 # Chat completions
@@ -201,16 +206,105 @@ def _():
     assert usage.completion_tokens == whole.usage.completion_tokens, (usage, whole.usage)
 
 
-@suite.check("chat: the same seed gives the same text, other seeds other texts")
+@suite.check("chat: the same seed gives the same text, other seeds other texts; a seed that was drawn is told")
 def _():
-    def text(seed):
-        asked = {"model": model, "messages": told("Say something."), "temperature": 1.5, "max_tokens": 24}
-        message = chat.create(**asked, seed=seed).choices[0].message
-        return (message.content or "") + (getattr(message, "reasoning_content", None) or "")
+    def text(**fields):
+        reply = chat.create(model=model, messages=told("Say something."), temperature=1.5, max_tokens=24, **fields)
+        message = reply.choices[0].message
+        whole = (message.content or "") + (getattr(message, "reasoning_content", None) or "")
+        return whole, reply.model_extra["paravt"]["sampling"]["seed"]
 
-    first = text(7)
-    assert first == text(7), "the same seed, another text"
-    assert any(text(seed) != first for seed in range(3)), "every seed gives one text"
+    first, seed = text(seed=7)
+    assert seed == 7 and (first, 7) == text(seed=7), "the same seed, another text"
+    assert any(text(seed=seed)[0] != first for seed in range(3)), "every seed gives one text"
+    drawn, seed = text()
+    assert seed != text()[1], "the same seed drawn twice"
+    assert (drawn, seed) == text(seed=seed), "the seed that was drawn gives another text"
+    return f"drawn: {seed}"
+
+
+@suite.check("chat: the sampling that is told is what was asked for, else the model card's; whole and streamed")
+def _():
+    asked = {"temperature": 0.7, "top_p": 0.9, "frequency_penalty": 0.25, "presence_penalty": -0.5, "seed": 11, "max_tokens": 5}
+    ours = {"top_k": 20, "min_p": 0.05, "repetition_penalty": 1.1}
+
+    def sampling(**fields):
+        return chat.create(model=model, messages=told("Say something."), **fields).model_extra["paravt"]["sampling"]
+
+    assert sampling(**asked, extra_body=ours) == asked | ours
+    chunks = chat.create(model=model, messages=told("Say something."), **asked, extra_body=ours, stream=True)
+    streamed = [extra["sampling"] for chunk in chunks if "sampling" in (extra := chunk.model_extra.get("paravt") or {})]
+    assert streamed == [asked | ours], streamed
+    # The bundled model's card is greedy and says nothing else: no seed is needed.
+    card = sampling()
+    tokens = card.pop("max_tokens")
+    assert tokens > 5 and card.pop("temperature") == 0 and set(card.values()) == {None}, card
+    return f"the card's: temperature 0, {tokens} tokens"
+
+
+def trace_of(reply):
+    return reply.model_extra["paravt"]["trace"]
+
+
+@suite.check("chat: a follow-up about the same video is read from the cache (cached_tokens)")
+def _():
+    asked = {"model": model, "temperature": 0, "extra_body": {"paravt": {"trace": True}}}
+    # Seconds that no other check asks about.
+    messages = suite.messages(None, suite.part(start=3, end=297))
+    first = chat.create(messages=messages, **asked)
+    messages += [{"role": "assistant", "content": first.choices[0].message.content}, *told("How many shapes appear?")]
+    again = chat.create(messages=messages, **asked)
+    read, cached = (trace_of(first)["turns"][0]["usage"]["prompt_tokens"], trace_of(again)["turns"][0]["usage"]["cached_tokens"])
+    assert 0.9 * read < cached <= read, f"{cached} of {read} tokens"
+    usage = again.usage
+    assert cached <= usage.prompt_tokens_details.cached_tokens < usage.prompt_tokens, usage
+    agents = usage.model_extra["paravt"]
+    assert usage.prompt_tokens_details.cached_tokens == sum(agents[agent]["cached_tokens"] for agent in ("main", "sub")), usage
+    *_, streamed = gathered(chat.create(model=model, temperature=0, messages=messages, **usage_asked))
+    assert streamed.prompt_tokens_details.cached_tokens >= cached, streamed
+    return f"{cached} of {read} tokens of the first prompt"
+
+
+@suite.check("chat: start, end, fps and max_frames of a video part")
+def _():
+    plain = {"model": model, "max_tokens": 1, "extra_body": {"paravt": {"agent": False, "trace": True}}}
+
+    def times(**fields):
+        reply = chat.create(messages=suite.messages(None, suite.part(**fields)), **plain)
+        return trace_of(reply)["overviews"][0]["frame_times"]
+
+    found = times(start=20, end=80, fps=0.2)
+    assert len(found) == 12 and found[0] == 20 and found == sorted(found) and 75 < found[-1] <= 80, found
+    assert times(start="0:20", end="1:20", fps=0.2) == found, "the same in MM:SS"
+    assert len(times(start=20, end=80, fps=0.1)) == 6, "half as many"
+    few, early, late = times(max_frames=6), times(end=80), times(start=20)
+    assert len(few) == 6 and early[0] == 0 and early[-1] <= 80 and late[0] >= 20 and late[-1] > 290, (few, early, late)
+    for fields in ({"start": 80, "end": 20}, {"fps": 0}, {"start": "soon"}):
+        error = raises(openai.BadRequestError, lambda fields=fields: times(**fields))
+        assert error.param.startswith("messages[0].content[0]"), error.body
+    return f"{found[0]} … {found[-1]}"
+
+
+@suite.check("chat: two videos and a picture in one request")
+def _():
+    plain = {"model": model, "max_tokens": 1, "extra_body": {"paravt": {"agent": False}}}
+    parts = [suite.part(), suite.part(max_frames=8), PICTURE]
+    read = [chat.create(messages=suite.messages("?", *parts[:count]), **plain).usage.prompt_tokens for count in (1, 2, 3)]
+    # Half as many frames once more, then one picture.
+    assert 0.4 * read[0] < read[1] - read[0] < read[0] and 0 < read[2] - read[1] < 0.2 * read[0], read
+    broken = PICTURE | {"image_url": {"url": "data:image/png;base64,aGFsbG8="}}
+    error = raises(openai.BadRequestError, lambda: chat.create(messages=suite.messages("?", *parts[:2], broken), **plain))
+    assert error.param.startswith("messages[0].content[2]"), error.body
+    # Each call is watched in the video it names, within the part that may be seen.
+    looks = [("crop_video", {"video_path": f"video_{n}.mp4", "start_time": 20, "end_time": 40}) for n in (2, 1)]
+    with serve(script(said("Both.", looks), WATCHED["main"][1]["text"])) as base_url:
+        messages = suite.messages("?", suite.part(start=10, end=30), suite.part(), PICTURE)
+        reply = connect(base_url).chat.completions.create(model=model, messages=messages, extra_body={"paravt": {"trace": True}})
+    assert reply.choices[0].message.content == "blue", reply
+    assert [overview["video"] for overview in trace_of(reply)["overviews"]] == [0, 1], trace_of(reply)
+    windows = [(window["video"], window["start"], window["end"], window["status"]) for window in trace_of(reply)["windows"]]
+    assert windows == [(1, 20, 40, "ok"), (0, 20, 30, "ok")], windows
+    return f"{read} tokens"
 
 
 @suite.check("chat: stop, max_completion_tokens and finish_reason length")
@@ -331,14 +425,6 @@ def _():
 
 
 # Errors
-
-
-def raises(kind, function):
-    try:
-        function()
-    except kind as error:
-        return error
-    raise AssertionError(f"no {kind.__name__}")
 
 
 @suite.check("errors: BadRequestError names the field")
@@ -484,6 +570,8 @@ def _():
     assert kinds[-1] == "message" and "reasoning" in kinds, kinds
     assert reply.usage.total_tokens == reply.usage.input_tokens + reply.usage.output_tokens > 0, reply.usage
     assert reply.usage.output_tokens_details.reasoning_tokens > 0, reply.usage
+    # The second turn goes on where the first one ended.
+    assert 0 < reply.usage.input_tokens_details.cached_tokens < reply.usage.input_tokens, reply.usage
     suite.right(reply.output_text)
     return ", ".join(kinds)
 
@@ -508,6 +596,22 @@ def _():
         return suite.right(responses.create(model=model, input=asked_of(part), temperature=0).output_text)
     finally:
         client.files.delete(stored.id)
+
+
+@suite.check("responses: two videos, of one a part, and a picture")
+def _():
+    video, picture = asked_of()[0]["content"][0], {"type": "input_image", "image_url": PICTURE["image_url"]["url"]}
+    parts = [video, video | {"start": 20, "end": 80, "fps": 0.1}, picture]
+
+    def read(count):
+        content = [*parts[:count], {"type": "input_text", "text": "?"}]
+        plain = {"model": model, "max_output_tokens": 16, "extra_body": {"paravt": {"agent": False}}}
+        return responses.create(input=[{"role": "user", "content": content}], **plain).usage.input_tokens
+
+    one, two, three = map(read, (1, 2, 3))
+    # Six frames beside sixteen, then one picture.
+    assert 0.2 * one < two - one < 0.7 * one and 0 < three - two < 0.2 * one, (one, two, three)
+    return f"{one}, {two}, {three} tokens"
 
 
 @suite.check("responses: a stream: all events, in order, none twice")

@@ -65,13 +65,14 @@ async def say(messages, tokens):
     )
     message = reply.choices[0].message
     assert not getattr(message, "reasoning_content", None) and not message.tool_calls, message
-    return message.content
+    return message.content, reply.usage
 
 
 async def summary(start, end):
     content = pictures(spread(start, min(end, length()), card["window"]))
     content.append({"type": "text", "text": card["prompts"]["sub_agent"].format(start=clock(start), end=clock(end))})
-    return (await say([{"role": "user", "content": content}], card["agent"]["summary_tokens"])).strip()
+    text, _ = await say([{"role": "user", "content": content}], card["agent"]["summary_tokens"])
+    return text.strip()
 
 
 def beginning():
@@ -84,11 +85,14 @@ def beginning():
     return [{"role": "system", "content": card["prompts"]["system"]}, {"role": "user", "content": content}]
 
 
-@suite.check("the paper's loop: raw tags, windows at the same time, the right answer")
+@suite.check("the paper's loop: raw tags, windows at the same time, cached turns, the right answer")
 async def _():
-    messages, windows = beginning(), []
+    messages, windows, read = beginning(), [], 0
     for _ in range(card["agent"]["max_turns"] + 1):
-        text = await say(messages, card["agent"]["turn_tokens"])
+        text, usage = await say(messages, card["agent"]["turn_tokens"])
+        # Each turn goes on where the one before ended, pictures and all.
+        assert usage.prompt_tokens_details.cached_tokens >= 0.9 * read, (read, usage)
+        read = usage.prompt_tokens
         calls = [json.loads(body)["arguments"] for body in CALL.findall(text)]
         if not calls:
             break
@@ -104,13 +108,13 @@ async def _():
     answer = ANSWER.search(text)
     assert answer, text
     suite.right(answer.group(1))
-    return f"{len(windows)} windows; {answer.group(1)}"
+    return f"{len(windows)} windows; {answer.group(1)}; {usage.prompt_tokens_details.cached_tokens} of {read} tokens cached"
 
 
 @suite.check("the same turn, streamed: the same raw text")
 async def _():
     messages = beginning()
-    whole = await say(messages, card["agent"]["turn_tokens"])
+    whole, _ = await say(messages, card["agent"]["turn_tokens"])
     text = ""
     async for chunk in await client.chat.completions.create(
         model="paravt-tiny", messages=messages, temperature=0, max_tokens=card["agent"]["turn_tokens"], stream=True,

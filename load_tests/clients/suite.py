@@ -71,15 +71,13 @@ class Suite:
         assert (text or "").strip().lower() == self.expected.lower(), f"{text!r} in place of {self.expected!r}"
         return text
 
-    def parts(self, text=None):
-        """The video and a question, as parts of a chat message."""
-        return [
-            {"type": "video_url", "video_url": {"url": self.video}},
-            {"type": "text", "text": text or self.question},
-        ]
+    def part(self, **fields):
+        """The video as a part of a chat message; `start`, `end`, `fps` and the like are paravt's."""
+        return {"type": "video_url", "video_url": {"url": self.video}} | fields
 
-    def messages(self, text=None):
-        return [{"role": "user", "content": self.parts(text)}]
+    def messages(self, text=None, *parts):
+        """A question about the video, or about these parts."""
+        return [{"role": "user", "content": [*(parts or [self.part()]), {"type": "text", "text": text or self.question}]}]
 
     def end(self):
         self.loop.close()
@@ -97,6 +95,10 @@ def script(*turns, prefill_ms=0, token_ms=0):
     main = [{"text": turn, "prefill_ms": prefill_ms, "token_ms": token_ms} for turn in turns]
     return {"main": main, "sub": [{"text": "A light is on."}], "repeat": True}
 
+
+# A red pixel.
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,"
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"}}
 
 # A tool of the client's, and what the scripted model says when it has it: a call, then an answer.
 WEATHER = {

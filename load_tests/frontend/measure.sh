@@ -11,6 +11,10 @@ streams="${1:-1000}"
 port="${PORT:-18092}"
 paravt="${PARAVT:-${CARGO_TARGET_DIR:-target}/release/paravt}"
 client=(node load_tests/frontend/streams.mjs)
+# shellcheck source=../lib/need.sh
+source load_tests/lib/need.sh
+need node 'the front end' 'install Node 20 or newer' || exit 0
+need curl 'the front end' 'install it' || exit 0
 ulimit -n "$(ulimit -Hn)"
 server=
 stop() {

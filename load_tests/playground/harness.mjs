@@ -35,9 +35,10 @@ function freePort() {
 }
 
 /** A running paravt: `{ base, stop }`, or `null` where this binary lacks what the arguments ask for. */
-export async function serve(binary, args) {
+export async function serve(binary, args, env = {}) {
   const base = `http://127.0.0.1:${await freePort()}/`;
-  const child = spawn(binary, ["serve", "--listen", new URL(base).host, ...args], { cwd: root, stdio: ["ignore", "ignore", "pipe"] });
+  const options = { cwd: root, env: { ...process.env, ...env }, stdio: ["ignore", "ignore", "pipe"] };
+  const child = spawn(binary, ["serve", "--listen", new URL(base).host, ...args], options);
   let log = "";
   let over = false;
   child.stderr.on("data", (data) => { log = (log + data).slice(-8000); });

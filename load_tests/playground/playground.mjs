@@ -3,6 +3,8 @@
 //     node playground.mjs [--binary PATH] [--chromium PATH] [--screenshots FOLDER] [--only NAME]
 
 import { execFileSync } from "node:child_process";
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
 import path from "node:path";
 import { parseArgs } from "node:util";
 
@@ -15,7 +17,6 @@ const { values } = parseArgs({ options: {
   only: { type: "string" },
 } });
 const shoot = camera(values.screenshots);
-const NO_FILES = ["/v1/files"];
 const ASKED = ["/v1/chat/completions"];
 
 const facts = (page) => page.locator(".exchange").last().locator(".facts span").first();
@@ -35,7 +36,7 @@ const scenarios = {
   /** The whole way: drop the demonstration, ask, watch, read, play, copy. */
   async asks_about_a_dropped_video({ browser, model, scripted }) {
     const server = model ?? scripted;
-    const page = await open(browser, server.base, { expected: NO_FILES });
+    const page = await open(browser, server.base);
     await page.locator(".dot.ready").waitFor();
     await shoot(page, "empty");
     await accessible(page, "before a question");
@@ -80,26 +81,22 @@ const scenarios = {
   /** The texts that the page offers really run. */
   async code_that_is_shown_runs({ browser, model, scripted }) {
     const server = model ?? scripted;
-    const page = await open(browser, server.base, { expected: NO_FILES });
+    const page = await open(browser, server.base);
     await page.setInputFiles("#file", demo);
     // What shells and JSON would stumble over.
     await ask(page, `${told.question} 'a' "b" $HOME \`c\` \\n`);
     await facts(page).waitFor();
     await page.click(".code summary");
     const answer = await page.textContent(".answer");
-    const run = (command, args, input) => execFileSync(command, args, { cwd: path.dirname(demo), input, encoding: "utf8", maxBuffer: 64 << 20, timeout: 120_000 });
-    const streamed = run("bash", ["-s"], await page.textContent(".code pre >> nth=0"));
-    const chunks = streamed.split("\n").filter((line) => line.startsWith("data: {")).map((line) => JSON.parse(line.slice(6)));
-    const said = chunks.map((chunk) => chunk.choices?.[0]?.delta?.content ?? "").join("");
-    same(said, answer, "what curl answers");
+    same(curl(await page.textContent(".code pre >> nth=0")), answer, "what curl answers");
     const python = await page.locator(".code pre").nth(1).textContent();
-    run("python3", ["-c", "import ast, sys; ast.parse(sys.stdin.read())"], python);
+    execFileSync("python3", ["-c", "import ast, sys; ast.parse(sys.stdin.read())"], { input: python });
     check(python.includes("client.chat.completions.create(") && python.includes('"b"') === false && python.includes('\\"b\\"'), python);
     page.clean();
   },
 
   async windows_that_fail_say_why_where_they_are({ browser, scripted }) {
-    const page = await open(browser, scripted.base, { expected: NO_FILES });
+    const page = await open(browser, scripted.base);
     await drop(page, demo);
     await ask(page, told.question);
     await page.locator(".doing", { hasText: "at the same time" }).waitFor();
@@ -120,7 +117,7 @@ const scenarios = {
   },
 
   async a_follow_up_continues_the_conversation_and_a_new_one_does_not({ browser, scripted }) {
-    const page = await open(browser, scripted.base, { expected: NO_FILES });
+    const page = await open(browser, scripted.base);
     const bodies = [];
     page.on("request", (request) => request.url().endsWith(ASKED[0]) && bodies.push(JSON.parse(request.postData())));
     await drop(page, demo);
@@ -175,7 +172,7 @@ const scenarios = {
   },
 
   async stopping_stops_the_server_too({ browser, slow }) {
-    const page = await open(browser, slow.base, { expected: NO_FILES });
+    const page = await open(browser, slow.base);
     const running = async () => {
       const text = await (await fetch(`${slow.base}metrics`)).text();
       return text.split("\n").find((line) => line.startsWith("paravt_api_running ")) === "paravt_api_running 1";
@@ -198,7 +195,7 @@ const scenarios = {
   },
 
   async all_can_be_done_with_the_keyboard({ browser, scripted }) {
-    const page = await open(browser, scripted.base, { expected: NO_FILES });
+    const page = await open(browser, scripted.base);
     // Asked for early: the browser has to be told, and the key must not come first.
     const choosing = page.waitForEvent("filechooser");
     await page.keyboard.press("Tab");
@@ -248,7 +245,7 @@ const scenarios = {
   },
 
   async a_window_plays_just_its_seconds({ browser, scripted }) {
-    const page = await open(browser, scripted.base, { expected: NO_FILES });
+    const page = await open(browser, scripted.base);
     await drop(page, demo);
     await ask(page, told.question);
     await facts(page).waitFor();
@@ -267,7 +264,7 @@ const scenarios = {
     page.clean();
   },
 
-  /** A server that says what no server of ours says, and one that has uploads and pictures. */
+  /** A server that says what no server of ours says. */
   async text_from_the_server_stays_text_and_pictures_are_shown({ browser, scripted }) {
     const page = await open(browser, scripted.base);
     const evil = '<img src="x" onerror="document.title=1"><script>document.title=2</scr' + "ipt>";
@@ -309,6 +306,101 @@ const scenarios = {
     page.clean();
   },
 
+  /** Keys, from the one that is missing to the one that is taken away. */
+  async a_server_with_keys_asks_for_one({ browser, locked }) {
+    const { base, keys, alice, bob } = locked;
+    const { origin } = new URL(base);
+    const expected = ["/v1/models", "/v1/files", ...ASKED];
+    const page = await open(browser, base, { expected });
+    const uploads = [];
+    page.on("request", (request) => request.url().endsWith("/v1/files") && uploads.push(request.headers().authorization));
+    const problem = page.locator("#key-problem");
+    const give = async (key) => {
+      await page.fill("#key", key);
+      await page.press("#key", "Enter");
+    };
+    const asks = async (name, text) => {
+      await problem.filter({ hasText: text }).waitFor();
+      check(await page.locator("#key").isVisible(), `${name}: the field shows`);
+      same(await page.getAttribute("#key", "aria-invalid"), "true", `${name}: the field is marked`);
+      await accessible(page, name);
+      await shoot(page, name);
+    };
+    // None yet: the field is there, ready to type into, and nothing is sent in vain.
+    await asks("key-missing", /wants an API key/);
+    same(await page.evaluate(() => document.activeElement.id), "key", "where one types");
+    same(await page.textContent("#served"), "This server wants an API key", "what the head says");
+    await drop(page, demo);
+    await ask(page, told.question);
+    check((await page.textContent("#problem")).includes("wants an API key"), "what is missing");
+    same([await page.evaluate(() => document.activeElement.id), uploads, await page.locator(".exchange").count()], ["key", [], 0], "nothing sent");
+    // Wrong ones.
+    await give("paravt-none-of-theirs");
+    await asks("key-wrong", /This API key does not work: the key is not valid/);
+    await give("a key … of words");
+    await asks("key-impossible", /no API key/);
+    // The right one: uploads, pictures, frames.
+    await give(alice);
+    await page.locator(".dot.ready").waitFor();
+    same([await page.textContent("#key-problem"), await page.getAttribute("#key", "aria-invalid")], ["", "false"], "nothing is wrong");
+    await ask(page, told.question);
+    await facts(page).waitFor();
+    same(await page.textContent(".answer"), told.answer, "the answer");
+    same(await page.locator(".window").first().locator(".frames img.picture").count(), 16, "pictures of a window");
+    check(await page.locator(".strip img.picture").count() > 4, "pictures of the overview");
+    same(await page.locator("img.picture").evaluateAll((all) => all.filter(({ complete, naturalWidth }) => !complete || !naturalWidth).length), 0, "broken pictures");
+    const stored = async (key) => {
+      const response = await fetch(`${origin}/v1/files`, { headers: key ? { authorization: `Bearer ${key}` } : {} });
+      return response.ok ? (await response.json()).data.length : response.status;
+    };
+    same([await stored(alice), await stored(bob), await stored(null)], [1, 0, 401], "whose the file is");
+    await shoot(page, "key-answered");
+    await page.click(".code summary");
+    const command = await page.textContent(".code pre >> nth=0");
+    check(!command.includes(alice) && command.includes("PARAVT_API_KEY"), command);
+    same(curl(command, { PARAVT_API_KEY: alice }), told.answer, "what curl answers");
+    // A follow-up takes the same file; another key can't, so it is sent again.
+    await ask(page, "And then?");
+    await facts(page).waitFor();
+    same(uploads, [`Bearer ${alice}`], "uploads");
+    await give(bob);
+    await ask(page, "And now?");
+    await facts(page).waitFor();
+    same(uploads, [`Bearer ${alice}`, `Bearer ${bob}`], "uploads");
+    same(await stored(bob), 1, "files of the other key");
+    // Kept in the tab when the page is loaded again.
+    await page.reload();
+    await page.locator(".dot.ready").waitFor();
+    same([await page.inputValue("#key"), await page.evaluate(() => localStorage.length)], [bob, 0], "the key");
+    // Taken away while the page is open. The server looks every two seconds.
+    await drop(page, demo);
+    writeFileSync(keys.file, keys.text(alice));
+    const until = Date.now() + 20_000;
+    while ((await stored(bob)) !== 401) check(Date.now() < until, "the key is gone");
+    await ask(page, told.question);
+    await page.locator(".error", { hasText: "status 401" }).waitFor();
+    await asks("key-revoked", /does not work/);
+    same(await page.evaluate(() => document.activeElement.id), "key", "where one types");
+    // A key that works after all is noticed when one asks again.
+    writeFileSync(keys.file, keys.text(alice, bob));
+    while ((await stored(bob)) === 401) check(Date.now() < until + 20_000, "the key is back");
+    await ask(page, told.question);
+    await page.locator(".dot.ready").waitFor();
+    await ask(page, told.question);
+    await facts(page).waitFor();
+    page.clean();
+    // Small and dark; and the pages that hold nothing of anyone's need no key.
+    const small = await open(browser, base, { expected, viewport: { width: 360, height: 740 }, colorScheme: "dark" });
+    await small.locator("#key-problem", { hasText: "wants" }).waitFor();
+    check(await small.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "too wide");
+    await accessible(small, "key-missing, narrow and dark");
+    await shoot(small, "key-missing-narrow-dark");
+    small.clean();
+    const docs = await open(browser, `${base}docs`);
+    await docs.locator("#schemas").waitFor();
+    docs.clean();
+  },
+
   async narrow_wide_dark_and_still({ browser, scripted }) {
     for (const [name, options] of Object.entries({
       narrow: { viewport: { width: 360, height: 740 } },
@@ -317,7 +409,7 @@ const scenarios = {
       wide: { viewport: { width: 1920, height: 1000 } },
       still: { reducedMotion: "reduce" },
     })) {
-      const page = await open(browser, scripted.base, { expected: NO_FILES, ...options });
+      const page = await open(browser, scripted.base, options);
       await drop(page, demo);
       await ask(page, told.question);
       await page.locator(".bar").first().waitFor();
@@ -357,6 +449,14 @@ const scenarios = {
   },
 };
 
+/** Runs the command that the page shows, beside the video, and gives the answer. */
+function curl(command, env = {}) {
+  const options = { cwd: path.dirname(demo), env: { ...process.env, ...env }, input: command, encoding: "utf8", timeout: 120_000 };
+  const streamed = execFileSync("bash", ["-s"], { ...options, maxBuffer: 64 << 20 });
+  const chunks = streamed.split("\n").filter((line) => line.startsWith("data: {")).map((line) => JSON.parse(line.slice(6)));
+  return chunks.map((chunk) => chunk.choices?.[0]?.delta?.content ?? "").join("");
+}
+
 /** Copies the code and looks at what arrives. */
 async function code(page) {
   await page.context().grantPermissions(["clipboard-read", "clipboard-write"]);
@@ -367,20 +467,42 @@ async function code(page) {
   check(copied.startsWith("curl -sSN http") || copied.startsWith("video=$(curl"), copied);
 }
 
+/** A server with a file of two keys, `alice`'s and `bob`'s, as `paravt keys new` makes them. */
+async function lockedServer(args) {
+  const folder = mkdtempSync(path.join(tmpdir(), "paravt-keys-"));
+  const file = path.join(folder, "keys.toml");
+  const made = {};
+  const entries = {};
+  for (const name of ["alice", "bob"]) {
+    const own = path.join(folder, `${name}.toml`);
+    made[name] = execFileSync(values.binary, ["keys", "new", "--name", name, "--append", own], { encoding: "utf8", stdio: "pipe" }).trim();
+    entries[made[name]] = readFileSync(own, "utf8");
+  }
+  const keys = { file, text: (...of) => of.map((key) => entries[key]).join("\n") };
+  writeFileSync(file, keys.text(made.alice, made.bob));
+  const server = await serve(values.binary, args, { PARAVT_SERVER_KEYS_FILE: file });
+  const stop = () => {
+    server.stop();
+    rmSync(folder, { recursive: true });
+  };
+  return { ...server, ...made, keys, stop };
+}
+
 const script = (name) => ["--engine", "scripted", "--script", path.join(root, "load_tests/playground/scripts", name)];
 const servers = [];
 let failed = 0;
 let browser = null;
 try {
   for (const args of [["--card", "paravt-tiny"], script("windows.json"), script("slow.json")]) servers.push(await serve(values.binary, args));
-  const [model, scripted, slow] = servers;
+  servers.push(await lockedServer(script("windows.json")));
+  const [model, scripted, slow, locked] = servers;
   if (!model) console.log("this binary has no model of its own: the scripted engine stands in");
   browser = await chromium.launch({ executablePath: values.chromium, args: process.getuid?.() === 0 ? ["--no-sandbox"] : [] });
   for (const [name, scenario] of Object.entries(scenarios)) {
     if (values.only && name !== values.only) continue;
     const context = await browser.newContext();
     try {
-      await scenario({ browser, model, scripted, slow });
+      await scenario({ browser, model, scripted, slow, locked });
       console.log(`ok      ${name}`);
     } catch (error) {
       failed += 1;

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Drives the playground in headless Chromium. Arguments go to playground.mjs: --binary PATH, --screenshots FOLDER, --only NAME.
 # Takes chromium from apt where there is none, and playwright-core and axe-core from npm into a folder that is thrown away.
+# Needs Node with npm; SKIP=node leaves all of it out.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-for tool in node npm; do
-  command -v "$tool" >/dev/null || { echo "$tool is not installed: the playground is skipped"; exit 0; }
-done
+# shellcheck source=../lib/need.sh
+source load_tests/lib/need.sh
+need node 'the playground' 'install Node 20 or newer' || exit 0
+need npm 'the playground' 'install Node 20 or newer, with npm' || exit 0
 chromium="${CHROMIUM:-$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)}"
 if [ -z "$chromium" ]; then
   apt-get update -qq
