@@ -164,6 +164,7 @@ impl ResponsesRequest {
             if bytes > MAX_METADATA { Err(Invalid::new(path, "is too large")) } else { Ok(map) }
         })?;
         let user = fields.read("user", |field| field.bounded_string(512))?;
+        fields.read("store", Field::flag)?;
         let paravt = fields.read("paravt", ParavtOptions::read)?.unwrap_or_default();
         if paravt.events || paravt.thumbnails {
             return Err(Invalid::new("paravt.events", "is for chat completions: here windows are output items"));

@@ -103,7 +103,7 @@ impl Drop for Counted {
 #[utoipa::path(get, path = "/v1/files", tag = "files",
     params(
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 10000, description = "At most so many."),
-        ("after" = Option<String>, Query, pattern = "^file-[0-9a-f]{24,64}$", description = "Only those after this id, in the order asked for."),
+        ("after" = Option<String>, Query, pattern = "^file-[0-9a-f]{44}$", description = "Only those after this id, in the order asked for."),
         ("order" = Option<ListOrder>, Query, description = "By when they were uploaded."),
         ("purpose" = Option<String>, Query, description = "Only those for this purpose."),
     ),
@@ -174,8 +174,8 @@ pub(in crate::api) async fn delete_file(
     ),
     responses(
         (status = 401, description = "No key, or a wrong one, where keys are wanted.", body = ErrorResponse),
-        (status = 200, description = "The file.", body = Vec<u8>, content_type = "application/octet-stream"),
-        (status = 206, description = "The range.", body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 200, description = "The file.", body = Vec<u8>, content_type = "*/*"),
+        (status = 206, description = "The range.", body = Vec<u8>, content_type = "*/*"),
         (status = 304, description = "The client has it (If-None-Match)."),
         (status = 404, body = ErrorResponse),
         (status = 416, description = "The file has none of these bytes.", body = ErrorResponse),

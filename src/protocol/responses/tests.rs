@@ -87,6 +87,7 @@ fn what_is_wrong_or_needs_a_memory_is_named() {
         (with("tools", json!([{"type": "function"}])), "tools[0].name"),
         (with("text", json!({"format": {"type": "json_schema"}})), "text.format.name"),
         (with("paravt", json!({"events": true})), "paravt.events"),
+        (with("store", json!({})), "store"),
     ] {
         let invalid = read(body.clone()).expect_err("refused");
         assert_eq!(invalid.param, param, "{body}");
