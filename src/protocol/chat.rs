@@ -25,7 +25,7 @@ const MAX_LOGPROBS: u32 = 20;
 pub(crate) struct ChatCompletionRequest {
     /// Name of the model card, or `paravt`, or empty for the one there is.
     #[serde(default)]
-    #[schema(required = false)]
+    #[schema(value_type = Option<String>)]
     pub(crate) model: String,
     /// The conversation. The last message is the user's; with `continue_final_message`, the assistant's.
     #[schema(min_items = 1, max_items = 256)]
@@ -34,7 +34,7 @@ pub(crate) struct ChatCompletionRequest {
     #[serde(flatten)]
     pub(crate) sampling: SamplingFields,
     /// Answer as server-sent events.
-    #[schema(required = false)]
+    #[schema(value_type = Option<bool>)]
     pub(crate) stream: bool,
     /// What the stream holds.
     pub(crate) stream_options: Option<StreamOptions>,
@@ -42,7 +42,7 @@ pub(crate) struct ChatCompletionRequest {
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 128)]
     pub(crate) n: u32,
     /// Give the log-probabilities of the answer's tokens, where the engine can.
-    #[schema(required = false)]
+    #[schema(value_type = Option<bool>)]
     pub(crate) logprobs: bool,
     /// And of so many others at each place. Needs `logprobs`.
     #[schema(minimum = 0, maximum = 20)]
@@ -50,7 +50,7 @@ pub(crate) struct ChatCompletionRequest {
     /// What the answer must be, where the engine can hold it to that.
     pub(crate) response_format: Option<ResponseFormat>,
     /// Functions of the caller's own. `crop_video` is the agent's.
-    #[schema(required = false, max_items = 128)]
+    #[schema(value_type = Option<Vec<Tool>>, max_items = 128)]
     pub(crate) tools: Vec<Tool>,
     /// Whether windows of the video may (`auto`), may not (`none`), or must (`required`) be watched, and tools called.
     pub(crate) tool_choice: Option<ToolChoice>,
@@ -58,12 +58,12 @@ pub(crate) struct ChatCompletionRequest {
     pub(crate) parallel_tool_calls: Option<bool>,
     /// Goes on where the last message, text of the assistant's, breaks off, as vLLM does: one plain completion, without
     /// windows. What that message says is not repeated.
-    #[schema(required = false)]
+    #[schema(value_type = Option<bool>)]
     pub(crate) continue_final_message: bool,
     /// The opposite of `continue_final_message`, as vLLM takes it.
     pub(crate) add_generation_prompt: Option<bool>,
     /// What paravt adds.
-    #[schema(required = false)]
+    #[schema(value_type = Option<ParavtOptions>)]
     pub(crate) paravt: ParavtOptions,
     /// How videos are sampled, as vLLM takes it. `fps` and `num_frames` exclude each other. A part's own fields win.
     pub(crate) mm_processor_kwargs: Option<VideoSampling>,
@@ -116,7 +116,7 @@ pub(crate) struct SamplingFields {
     pub(crate) max_completion_tokens: Option<u32>,
     /// Keep going at the end-of-text token, where the engine can. Only in plain completions: an episode's turns end where their
     /// calls do.
-    #[schema(required = false)]
+    #[schema(value_type = Option<bool>)]
     pub(crate) ignore_eos: bool,
 }
 
@@ -135,7 +135,7 @@ pub(crate) enum Stop {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct StreamOptions {
     /// One more chunk at the end, with the usage and no choices.
-    #[schema(required = false)]
+    #[schema(value_type = Option<bool>)]
     pub(crate) include_usage: bool,
 }
 
@@ -153,16 +153,16 @@ pub(crate) struct ParavtOptions {
     #[schema(minimum = 1, maximum = 1000)]
     pub(crate) max_calls: Option<u32>,
     /// Chunks that tell what happens while it happens. Streams only.
-    #[schema(required = false)]
+    #[schema(value_type = Option<bool>)]
     pub(crate) events: bool,
     /// The whole story in the last object.
-    #[schema(required = false)]
+    #[schema(value_type = Option<bool>)]
     pub(crate) trace: bool,
     /// Events of frames bring these as small JPEG pictures (`data:` URLs). Needs `events`.
-    #[schema(required = false)]
+    #[schema(value_type = Option<bool>)]
     pub(crate) thumbnails: bool,
     /// The model's text as it is: thinking, calls and all other tags in `content`. Only for plain completions.
-    #[schema(required = false)]
+    #[schema(value_type = Option<bool>)]
     pub(crate) raw: bool,
 }
 

@@ -36,7 +36,7 @@ pub(crate) struct Message {
     pub(crate) content: Content,
     /// Calls of the caller's tools that the assistant made.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schema(required = false)]
+    #[schema(value_type = Option<Vec<ToolCall>>)]
     pub(crate) tool_calls: Vec<ToolCall>,
     /// In a tool's message: the call it answers.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -68,7 +68,7 @@ pub(crate) struct Echo {
 #[schema(example = json!({"model": "paravt", "input": "Say hello.", "max_output_tokens": 16}))]
 pub(crate) struct ResponsesBody {
     /// Name of the model card, or `paravt`, or empty for the one there is.
-    #[schema(required = false)]
+    #[schema(value_type = Option<String>)]
     model: String,
     /// A question, or the conversation: messages, calls of the caller's tools and what they gave. Earlier output items can be
     /// sent back as they came.

@@ -34,7 +34,7 @@ pub(crate) struct FunctionTool {
     #[schema(nullable = false)]
     pub(crate) description: Option<String>,
     /// JSON schema of its arguments.
-    #[schema(value_type = Object, required = false)]
+    #[schema(value_type = Option<Object>)]
     pub(crate) parameters: Map<String, Value>,
     /// Accepted; arguments are held to the schema where `tool_choice` forces the call.
     #[serde(skip_serializing_if = "Option::is_none")]
