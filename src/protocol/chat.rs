@@ -14,6 +14,8 @@ const MAX_USER: usize = 512;
 /// Most texts in `stop`, as OpenAI allows, and the longest.
 const MAX_STOPS: usize = 4;
 const MAX_STOP_BYTES: usize = 256;
+/// More tokens than any answer has: the largest number of the document's `int32`.
+pub(super) const MAX_TOKENS: u32 = i32::MAX as u32;
 /// OpenAI's bounds of `n` and `top_logprobs`.
 const MAX_CHOICES: u32 = 128;
 const MAX_LOGPROBS: u32 = 20;
@@ -252,14 +254,14 @@ fn refuse_what_is_not_done(fields: &mut Fields) -> Result<(), Invalid> {
 impl SamplingFields {
     pub(super) fn read(fields: &mut Fields) -> Result<Self, Invalid> {
         let penalty = |field: Field| field.number("a number from -2 to 2", |value| value.abs() <= 2.0);
-        let tokens = |field: Field| field.count(1, u32::MAX);
+        let tokens = |field: Field| field.count(1, MAX_TOKENS);
         Ok(Self {
             temperature: fields
                 .read("temperature", |f| f.number("a number from 0 to 2", |value| (0.0..=2.0).contains(&value)))?,
             top_p: fields
                 .read("top_p", |f| f.number("a number above 0 and at most 1", |value| value > 0.0 && value <= 1.0))?,
             top_k: fields
-                .read("top_k", |f| f.integer(-1, i64::from(u32::MAX)))?
+                .read("top_k", |f| f.integer(-1, i64::from(MAX_TOKENS)))?
                 .and_then(|k| u32::try_from(k).ok())
                 .filter(|k| *k > 0),
             min_p: fields.read("min_p", |f| f.number("a number from 0 to 1", |value| (0.0..=1.0).contains(&value)))?,

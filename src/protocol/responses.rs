@@ -18,7 +18,7 @@ pub(crate) use object::{
     TextConfig, TextFormat, WindowError, WindowItem,
 };
 
-use super::chat::{ChatCompletionRequest, MediaIo, ParavtOptions, SamplingFields, VideoSampling};
+use super::chat::{ChatCompletionRequest, MAX_TOKENS, MediaIo, ParavtOptions, SamplingFields, VideoSampling};
 use super::content::{Content, Message, MessageRole};
 use super::field::{Field, Fields, Invalid};
 use super::tools::{
@@ -78,7 +78,7 @@ pub(crate) struct ResponsesBody {
     /// How to choose tokens.
     #[serde(flatten)]
     sampling: SamplingFields,
-    /// Longest turn of the main agent in tokens; at most, and by default, the model card's.
+    /// Longest answer in tokens, as `max_tokens` of chat completions.
     #[schema(minimum = 1)]
     max_output_tokens: Option<u32>,
     /// Answer as server-sent events.
@@ -146,7 +146,7 @@ impl ResponsesRequest {
             let (role, content) = (MessageRole::System, Content::Text(text.clone()));
             messages.insert(0, Message::said("instructions".to_owned(), role, content));
         }
-        let max_output_tokens = fields.read("max_output_tokens", |field| field.count(1, u32::MAX))?;
+        let max_output_tokens = fields.read("max_output_tokens", |field| field.count(1, MAX_TOKENS))?;
         let sampling = SamplingFields::read(&mut fields)?;
         let format = fields.read("text", text_format)?.flatten().unwrap_or_default();
         let tools = fields.read("tools", tools)?.unwrap_or_default();
