@@ -9,6 +9,7 @@ mod decode;
 mod demux;
 mod error;
 mod ffmpeg;
+mod film;
 mod http;
 mod image;
 mod install;

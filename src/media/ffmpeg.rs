@@ -4,6 +4,8 @@
 
 mod counts;
 mod exit;
+mod limit;
+mod process;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -14,20 +16,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::process::{Child, Command};
 use tokio::sync::{OnceCell, Semaphore, oneshot};
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::counts::{Alive, Counts};
 pub(super) use self::exit::{Exit, again};
+use self::limit::{Limits, limit};
+pub(super) use self::process::{Control, Encoder, Output, Process};
+use self::process::{Pipes, Spawned, no_pipes};
 use super::MediaError;
 use crate::config::MediaConfig;
 
 /// What a child may see of our environment: enough to load its libraries, and no keys of ours.
 const ENVIRONMENT: [&str; 5] = ["PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "TMPDIR"];
-/// Files a child may have open: its pipes, its input, its libraries.
-const MAX_OPEN: u64 = 64;
 /// Bytes of ffprobe's address space.
 const PROBE_BYTES: u64 = 2 << 30;
 /// Longest line of a child's output that is kept whole.
@@ -77,86 +80,8 @@ pub(super) enum Input {
 
 /// The name under which a child finds an [`Input::File`] and can seek in it.
 pub(super) const STDIN: &str = "file:/dev/fd/0";
-
-/// A running child. Dropping it kills the child, and its watcher reaps it.
-#[derive(Debug)]
-pub(super) struct Process {
-    /// Its standard input, where that is a pipe.
-    pub(super) stdin: Option<ChildStdin>,
-    /// Its standard output.
-    pub(super) stdout: ChildStdout,
-    /// Its standard error.
-    pub(super) stderr: ChildStderr,
-    #[cfg(test)]
-    pid: Option<u32>,
-    control: Control,
-}
-
-/// The hold on a child whose pipes are being read elsewhere.
-#[derive(Debug)]
-pub(super) struct Control {
-    exit: oneshot::Receiver<Exit>,
-    stop: CancellationToken,
-    _guard: DropGuard,
-}
-
-impl Process {
-    /// Takes the pipes it writes to off the hold.
-    pub(super) fn split(self) -> (ChildStdout, ChildStderr, Control) {
-        (self.stdout, self.stderr, self.control)
-    }
-
-    /// Its standard input, if that is a pipe: dropped, it is closed.
-    pub(super) fn take_stdin(&mut self) -> Option<ChildStdin> {
-        self.stdin.take()
-    }
-
-    /// Waits for its end and keeps what it wrote, up to `limit` bytes.
-    ///
-    /// # Errors
-    /// [`MediaError::Timeout`] with `what`, [`MediaError::Internal`] when it writes more.
-    pub(super) async fn output(self, what: &'static str, limit: usize) -> Result<Output, MediaError> {
-        let (stdout, mut stderr, control) = self.split();
-        let mut kept = Vec::new();
-        let read = async {
-            let read = stdout.take(limit as u64 + 1).read_to_end(&mut kept).await;
-            if kept.len() > limit {
-                control.stop();
-            }
-            read
-        };
-        let (read, ()) = tokio::join!(read, each_line(&mut stderr, |_| ()));
-        let exit = control.exit().await;
-        match (exit, read) {
-            (Exit::TimedOut, _) => Err(MediaError::Timeout(what)),
-            (Exit::Killed, _) => Err(MediaError::Killed),
-            _ if kept.len() > limit => Err(MediaError::Internal(format!("{what} says too much"))),
-            (_, Err(error)) => Err(MediaError::Internal(format!("{what}: {}", error.kind()))),
-            (exit, Ok(_)) => Ok(Output { exit, stdout: kept }),
-        }
-    }
-}
-
-impl Control {
-    /// Kills the child: what it could still say is not needed.
-    pub(super) fn stop(&self) {
-        self.stop.cancel();
-    }
-
-    /// Waits until the child is reaped.
-    pub(super) async fn exit(self) -> Exit {
-        self.exit.await.unwrap_or(Exit::Stopped)
-    }
-}
-
-/// All that a short run said.
-#[derive(Debug)]
-pub(super) struct Output {
-    /// How it ended.
-    pub(super) exit: Exit,
-    /// Its standard output.
-    pub(super) stdout: Vec<u8>,
-}
+/// The same of the file it is to write.
+pub(super) const STDOUT: &str = "file:/dev/fd/1";
 
 impl Ffmpeg {
     /// Looks in the configured folder, beside paravt (where a download lands), and on the path.
@@ -267,8 +192,25 @@ impl Ffmpeg {
         self.start_within(program, arguments, input, self.inner.timeout).await
     }
 
+    /// Starts an encoder that reads from a pipe and writes a file of so many bytes at most, which it opens again as [`STDOUT`].
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub(super) async fn start_writing(
+        &self,
+        arguments: Vec<OsString>,
+        output: File,
+        most: u64,
+    ) -> Result<Encoder, MediaError> {
+        let mut child =
+            self.spawn(Program::Ffmpeg, arguments, Input::Pipe, self.inner.timeout, Some((output, most))).await?;
+        let (Some(stdin), Some(stderr)) = (child.pipes.stdin.take(), child.pipes.stderr.take()) else {
+            return Err(no_pipes());
+        };
+        Ok(Encoder { stdin, stderr, control: child.control })
+    }
+
     /// As [`Self::start`] with its own time limit.
-    #[expect(clippy::disallowed_methods, reason = "what ffmpeg needs of the system's environment, no setting of ours")]
     pub(super) async fn start_within(
         &self,
         program: Program,
@@ -276,6 +218,29 @@ impl Ffmpeg {
         input: Input,
         timeout: Duration,
     ) -> Result<Process, MediaError> {
+        let mut child = self.spawn(program, arguments, input, timeout, None).await?;
+        let (Some(stdout), Some(stderr)) = (child.pipes.stdout.take(), child.pipes.stderr.take()) else {
+            return Err(no_pipes());
+        };
+        Ok(Process {
+            stdin: child.pipes.stdin.take(),
+            stdout,
+            stderr,
+            #[cfg(test)]
+            pid: child.pid,
+            control: child.control,
+        })
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "what ffmpeg needs of the system's environment, no setting of ours")]
+    async fn spawn(
+        &self,
+        program: Program,
+        arguments: Vec<OsString>,
+        input: Input,
+        timeout: Duration,
+        output: Option<(File, u64)>,
+    ) -> Result<Spawned, MediaError> {
         let permit = Arc::clone(&self.inner.permits)
             .acquire_owned()
             .await
@@ -284,6 +249,7 @@ impl Ffmpeg {
             Program::Ffmpeg => &self.inner.ffmpeg,
             Program::Ffprobe => &self.inner.ffprobe,
         };
+        let file = output.as_ref().map_or(0, |(_, most)| *most);
         let mut command = Command::new(path);
         command
             .args(arguments)
@@ -294,7 +260,7 @@ impl Ffmpeg {
                 Input::File(file) => file.into(),
                 Input::Pipe => Stdio::piped(),
             })
-            .stdout(Stdio::piped())
+            .stdout(output.map_or_else(Stdio::piped, |(file, _)| file.into()))
             .stderr(Stdio::piped())
             // The last net: a runtime that shuts down drops the watcher, and with it the child.
             .kill_on_drop(true);
@@ -306,22 +272,17 @@ impl Ffmpeg {
         })?;
         // ffprobe decodes a picture at most; a header that fills its memory is no header.
         let most = if program == Program::Ffprobe { PROBE_BYTES } else { u64::MAX };
-        limit(&child, self.inner.address_space.min(most), timeout);
+        limit(&child, &Limits { address_space: self.inner.address_space.min(most), timeout, file });
         #[cfg(test)]
         let pid = child.id();
-        let stdin = child.stdin.take();
-        let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
-            return Err(MediaError::Internal("ffmpeg has no pipes".to_owned()));
-        };
+        let pipes = Pipes { stdin: child.stdin.take(), stdout: child.stdout.take(), stderr: child.stderr.take() };
         let stop = CancellationToken::new();
         let (report, exit) = oneshot::channel();
         let alive = Alive::new(&self.inner.counts, permit);
         self.inner.children.spawn(watch(child, alive, stop.clone(), timeout, report));
         let control = Control { exit, _guard: stop.clone().drop_guard(), stop };
-        Ok(Process {
-            stdin,
-            stdout,
-            stderr,
+        Ok(Spawned {
+            pipes,
             #[cfg(test)]
             pid,
             control,
@@ -406,35 +367,6 @@ fn kill_group(child: &Child) {
 
 #[cfg(not(unix))]
 fn kill_group(_child: &Child) {}
-
-/// Bounds a child's memory and processor time from outside, so that nothing runs between fork and exec.
-#[cfg(target_os = "linux")]
-fn limit(child: &Child, address_space: u64, timeout: Duration) {
-    use rustix::process::{Pid, Resource, Rlimit, prlimit};
-    let Some(pid) = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw) else { return };
-    // A few decoding threads may each be busy for the whole time.
-    let cpu = timeout.as_secs().saturating_mul(4).max(1);
-    let bounds = [
-        (Resource::As, address_space),
-        (Resource::Cpu, cpu),
-        (Resource::Core, 0),
-        // It writes to pipes alone.
-        (Resource::Fsize, 0),
-        (Resource::Nofile, MAX_OPEN),
-    ];
-    for (resource, bound) in bounds {
-        // At the soft limit of processor time comes a signal of its own; at the hard one the one that others kill with.
-        let most = if resource == Resource::Cpu { bound + 1 } else { bound };
-        let bound = Rlimit { current: Some(bound), maximum: Some(most) };
-        if let Err(error) = prlimit(Some(pid), resource, bound) {
-            // It has ended already, or a stricter limit is in place.
-            tracing::debug!(%error, ?resource, "limiting a child");
-        }
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn limit(_child: &Child, _address_space: u64, _timeout: Duration) {}
 
 /// Calls `line` with each line of a pipe, the ends of overlong ones cut, until it ends or breaks.
 pub(super) async fn each_line(pipe: &mut (impl AsyncRead + Unpin), mut line: impl FnMut(&str)) {

@@ -240,6 +240,11 @@ impl Media {
     pub async fn idle(&self) {
         self.inner.ffmpeg.idle().await;
     }
+
+    /// The processes.
+    pub(super) fn ffmpeg(&self) -> &Ffmpeg {
+        &self.inner.ffmpeg
+    }
 }
 
 impl Video {
