@@ -9,6 +9,7 @@ mod demo;
 mod doctor;
 mod environment;
 mod error;
+mod eval;
 mod ffmpeg;
 mod health;
 mod keys;
@@ -66,6 +67,8 @@ enum Command {
     Health(health::HealthArgs),
     /// Measure a part of the work on this machine
     Bench(bench::BenchArgs),
+    /// Ask a benchmark's questions and count the right answers
+    Eval(eval::EvalArgs),
     /// Make keys for callers of the server
     Keys(keys::KeysArgs),
     /// Print the OpenAPI document
@@ -105,6 +108,10 @@ impl Cli {
             Command::Doctor(args) => interruptible(doctor::run(&args, load(&args.engine)?, environment)).await,
             Command::Health(args) => health::run(&args, &load(&EngineArgs::default())?).await,
             Command::Bench(args) => interruptible(bench::run(&args, load(&EngineArgs::default())?, environment)).await,
+            Command::Eval(args) => {
+                let config = load(&args.engine)?;
+                interruptible(Box::pin(eval::run(&args, config, environment))).await
+            }
             Command::Keys(args) => keys::run(&args),
             Command::Openapi => openapi::run(),
         }

@@ -12,12 +12,14 @@ pub mod card;
 pub mod cli;
 pub mod config;
 pub mod engine;
+pub mod eval;
 pub mod media;
 pub mod metrics;
 #[cfg(feature = "native")]
 pub mod model;
 mod protocol;
 pub mod shutdown;
+pub mod synthetic;
 pub mod telemetry;
 pub mod traces;
 pub mod types;

@@ -9,7 +9,7 @@ use super::support::root;
 const LINES_MAX: usize = 500;
 
 /// What each room may name with `use crate::…` or `crate::…`. A room always sees itself.
-const MAY_SEE: [(&str, &[&str]); 15] = [
+const MAY_SEE: [(&str, &[&str]); 17] = [
     ("types", &[]),
     ("config", &[]),
     ("card", &["config"]),
@@ -17,6 +17,8 @@ const MAY_SEE: [(&str, &[&str]); 15] = [
     ("engine", &["types", "config", "model"]),
     ("media", &["types", "config", "card"]),
     ("agent", &["engine", "media", "types", "config", "card"]),
+    ("synthetic", &["types"]),
+    ("eval", &["agent", "engine", "media", "types", "config", "synthetic"]),
     ("protocol", &["types", "config"]),
     ("metrics", &[]),
     ("traces", &["types"]),
@@ -24,7 +26,23 @@ const MAY_SEE: [(&str, &[&str]); 15] = [
     ("shutdown", &[]),
     ("api", &["agent", "engine", "media", "types", "config", "card", "protocol", "metrics", "traces", "shutdown"]),
     ("app", &["api", "agent", "engine", "media", "config", "card", "metrics", "telemetry", "shutdown"]),
-    ("cli", &["app", "api", "agent", "engine", "media", "types", "config", "card", "telemetry", "shutdown"]),
+    (
+        "cli",
+        &[
+            "app",
+            "api",
+            "eval",
+            "synthetic",
+            "agent",
+            "engine",
+            "media",
+            "types",
+            "config",
+            "card",
+            "telemetry",
+            "shutdown",
+        ],
+    ),
 ];
 
 /// Heavy outside libraries and the only places that may import them: files, or folders with a `/` at their end.

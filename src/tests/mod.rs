@@ -13,6 +13,8 @@ mod architecture;
 mod boards;
 mod cli;
 mod dashboard;
+#[cfg(feature = "native")]
+mod eval;
 mod media;
 #[cfg(feature = "mistralrs")]
 mod mistralrs;
