@@ -74,8 +74,8 @@ impl FileId {
     /// 48 bits of milliseconds, 128 of chance.
     const DIGITS: usize = 12 + 32;
 
-    fn new(now: Duration) -> Self {
-        let ms = now.as_millis() & 0xffff_ffff_ffff;
+    fn new(ms: u64) -> Self {
+        let ms = ms & 0xffff_ffff_ffff;
         Self(format!("{}{ms:012x}{}", Self::PREFIX, uuid::Uuid::new_v4().simple()))
     }
 
@@ -228,6 +228,8 @@ struct Inner {
     idle: Notify,
     /// Bytes of all files when they were last counted.
     bytes: AtomicU64,
+    /// The millisecond of the latest name.
+    named: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -270,6 +272,7 @@ impl Uploads {
             under_way: Mutex::default(),
             idle: Notify::new(),
             bytes: AtomicU64::new(0),
+            named: AtomicU64::new(0),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -383,6 +386,14 @@ impl Uploads {
         let folder = Arc::clone(&self.inner.folder);
         // It goes with the value in any case: this is for values that somebody forgets.
         let _ = tokio::task::spawn_blocking(move || folder.close()).await;
+    }
+
+    /// A name after all that this process gave before: two files of one millisecond are in order, too.
+    fn name(&self, now: Duration) -> FileId {
+        let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+        let next = |last: u64| now.max(last.saturating_add(1));
+        let last = self.inner.named.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| Some(next(last)));
+        FileId::new(next(last.unwrap_or_else(|last| last)))
     }
 
     /// What is in the folder.

@@ -78,7 +78,7 @@ impl Turn {
             locked.sweep(now).map_err(|error| UploadError::of(&error))?;
             let scan = inner.folder.scan().map_err(|error| UploadError::of(&error))?;
             inner.number_fits(&scan, &self.owner)?;
-            let part = Part { turn: self, id: FileId::new(now) };
+            let part = Part { turn: self, id: uploads.name(now) };
             let file = locked.create(&part.id).map_err(|error| UploadError::of(&error))?;
             let size = file.try_clone().map_err(|error| UploadError::of(&error))?;
             uploads.under_way().owners.insert(part.id.clone(), Arc::clone(&part.turn.owner));

@@ -67,9 +67,9 @@ fn about(filename: &str) -> About {
 
 #[test]
 fn only_names_of_ours_are_names() {
-    let id = FileId::new(MINUTE);
+    let id = FileId::new(60_000);
     assert_eq!(FileId::parse(id.as_str()), Some(id.clone()));
-    assert!(FileId::new(2 * MINUTE) > id);
+    assert!(FileId::new(120_000) > id);
     let digits = "0".repeat(FileId::DIGITS);
     for text in [
         String::new(),
@@ -126,7 +126,7 @@ async fn what_a_dead_process_left_is_swept_and_what_a_living_one_writes_is_not()
     let kept = store.put("a", 5).await.expect("kept");
     let mut living = other.begin("a", 0).await.expect("begins");
     living.write(b"x").await.expect("writes");
-    let dead = FileId::new(MINUTE);
+    let dead = FileId::new(60_000);
     for name in ["", ".part", ".json.part"] {
         std::fs::write(store.folder.join(format!("{}{name}", dead.as_str())), "left").expect("written");
     }
@@ -305,7 +305,7 @@ async fn links_and_strange_json_are_not_followed() {
     let upload = store.uploads.get("a", &stored.id).await.expect("known");
     assert!(matches!(upload.open().await, Err(UploadError::NotFound)));
     // JSON of another name is none.
-    let id = FileId::new(MINUTE);
+    let id = FileId::new(60_000);
     let json = store.folder.join(format!("{}.json", stored.id.as_str()));
     std::fs::copy(&json, store.folder.join(format!("{}.json", id.as_str()))).expect("copied");
     assert!(matches!(store.uploads.get("a", &id).await, Err(UploadError::NotFound)));
@@ -324,4 +324,17 @@ async fn who_has_it_open_reads_on_after_it_was_deleted() {
     std::io::Read::read_to_end(&mut &open, &mut bytes).expect("reads");
     assert_eq!(bytes, [7; 5]);
     assert!(matches!(upload.open().await, Err(UploadError::NotFound)));
+}
+
+#[tokio::test]
+async fn files_of_one_moment_are_in_the_order_they_came() {
+    let store = Store::new(|_| ());
+    let mut came = Vec::new();
+    for _ in 0..20 {
+        let mut incoming = store.begin("a", 1).await.expect("space");
+        incoming.write(b"x").await.expect("written");
+        came.push(incoming.keep(about("a.mp4")).await.expect("kept").id.clone());
+    }
+    came.reverse();
+    assert_eq!(store.ids("a").await, came, "the newest first");
 }
