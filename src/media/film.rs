@@ -19,7 +19,7 @@ impl Media {
     /// bytes each. The file is there when it is whole.
     ///
     /// # Errors
-    /// [`MediaError::Internal`] when a picture has another size, or the encoder or the disk fails.
+    /// [`MediaError::Internal`] when a picture has another size or there is none, or the encoder or the disk fails.
     pub async fn film(
         &self,
         path: &Path,
@@ -75,17 +75,19 @@ impl Media {
         let bytes = 3 * size.width as usize * size.height as usize;
         let mut stdin = encoder.stdin;
         let feed = async move {
+            let mut count = 0_usize;
             for picture in pictures {
                 if picture.len() != bytes {
                     return Err(MediaError::Internal("a picture has another size".to_owned()));
                 }
+                count += 1;
                 // An encoder that is gone says why below.
                 if stdin.write_all(&picture).await.is_err() {
                     break;
                 }
             }
             drop(stdin);
-            Ok(())
+            if count > 0 { Ok(()) } else { Err(MediaError::Internal("a video without pictures".to_owned())) }
         };
         let mut said = String::new();
         let listen = ffmpeg::each_line(&mut encoder.stderr, |line| {
@@ -101,5 +103,40 @@ impl Media {
         }
         file.persist(path).map_err(|error| failed(error.error))?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::MediaConfig;
+    use crate::media::SourceRequest;
+
+    const SIZE: FrameSize = FrameSize { width: 32, height: 16 };
+
+    fn media() -> Media {
+        Media::new(MediaConfig::default()).expect("these tests need ffmpeg")
+    }
+
+    #[tokio::test]
+    async fn pictures_become_a_video_of_as_many_frames() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("grey.mp4");
+        let pictures = (0..7).map(|number| vec![20 * number; 3 * 32 * 16]);
+        media().film(&path, SIZE, 5, pictures).await.expect("written");
+        let video = media().open(&SourceRequest::Path(path)).await.expect("opens");
+        let info = video.info();
+        assert_eq!((info.frames, info.size, info.duration.micros()), (7, SIZE, 1_400_000));
+    }
+
+    #[tokio::test]
+    async fn a_video_that_is_not_whole_is_not_there() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("grey.mp4");
+        let pictures = [3 * 32 * 16, 7].into_iter().map(|bytes| vec![9; bytes]);
+        assert!(media().film(&path, SIZE, 5, pictures).await.is_err());
+        assert!(media().film(&path, SIZE, 5, std::iter::empty()).await.is_err(), "no picture");
+        assert_eq!(std::fs::read_dir(folder.path()).expect("reads").count(), 0);
+        assert!(media().film(&folder.path().join("no/such/folder.mp4"), SIZE, 5, std::iter::empty()).await.is_err());
     }
 }
