@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use futures::StreamExt as _;
-use sha2::{Digest as _, Sha256};
 
 use super::super::item::{Gold, Item};
+use super::super::run::digest_of;
 use super::SuiteError;
 use crate::media::{Media, MediaError};
 use crate::synthetic::{Board, Difficulty, Random, SIDE};
@@ -38,8 +38,8 @@ pub fn questions(folder: &Path, boards: &Boards) -> Vec<(Item, Board)> {
             // Each level has all four kinds of question.
             let asked = board.ask(place / Difficulty::LEVELS.len(), &mut random);
             // A board that is drawn anew is another file.
-            let digest = Sha256::digest(serde_json::to_vec(&board).unwrap_or_default());
-            let digest: String = digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+            let digest = digest_of(&serde_json::to_string(&board).unwrap_or_default());
+            let digest = &digest[..8];
             let item = Item {
                 video: folder.join(format!("board-{digest}-{place:03}.mp4")),
                 id: format!("{seed}-{frames}-{place:03}"),
