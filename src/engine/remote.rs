@@ -15,14 +15,17 @@ mod events;
 mod frames;
 mod generation;
 mod load;
+mod prefix;
 mod raw;
 mod refusal;
-mod replicas;
+pub(in crate::engine) mod replicas;
 mod request;
 mod tokens;
 mod tries;
 mod upstream;
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::io::ErrorKind;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -37,8 +40,8 @@ use super::{
 };
 use crate::config::EngineConfig;
 use crate::types::{Part, TraceContext};
-use events::{Body, Closed};
-use frames::{Frames, blocking};
+use events::{Body, Lost};
+use frames::Frames;
 use generation::{Asked, Generation};
 use load::Counter;
 use refusal::Trouble;
@@ -50,6 +53,13 @@ use upstream::Target;
 const DEFAULT_QUEUED: usize = 1024;
 /// Bytes read of an error's body.
 const ERROR_BYTES: usize = 16 << 10;
+
+/// Silence after which a connection is asked whether it is alive.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
+/// And how often.
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(2);
+/// Without an answer to so many it is dead.
+const KEEPALIVE_TRIES: u32 = 3;
 
 /// How long the engine waits for an upstream.
 #[derive(Debug, Clone, Copy)]
@@ -93,21 +103,31 @@ impl RemoteEngine {
     /// # Errors
     /// [`EngineError::Load`] when there is no upstream, or a URL or key can't be one.
     pub fn new(config: &EngineConfig, model: String) -> Result<Self, EngineError> {
-        Self::with_limits(config, model, RemoteLimits::default())
+        let first = RandomState::new().build_hasher().finish() as usize;
+        Self::beginning_at(config, model, RemoteLimits::default(), first)
     }
 
-    /// Likewise, with other waiting times.
+    /// Likewise, with other waiting times; of idle upstreams the first is asked first.
     ///
     /// # Errors
     /// As [`RemoteEngine::new`].
     pub fn with_limits(config: &EngineConfig, model: String, limits: RemoteLimits) -> Result<Self, EngineError> {
+        Self::beginning_at(config, model, limits, 0)
+    }
+
+    fn beginning_at(
+        config: &EngineConfig,
+        model: String,
+        limits: RemoteLimits,
+        first: usize,
+    ) -> Result<Self, EngineError> {
         let numbered = config.upstreams.iter().zip(1..);
         let targets: Vec<_> = numbered.map(|(upstream, n)| Target::new(upstream, n)).collect::<Result<_, _>>()?;
         if targets.is_empty() {
             return Err(EngineError::Load("the remote engine needs at least one upstream".to_owned()));
         }
         let client = client(&targets, limits)?;
-        let replicas = Mutex::new(Replicas::new(targets.len()));
+        let replicas = Mutex::new(Replicas::new(targets.iter().map(Target::name), first));
         Ok(Self {
             http: Arc::new(Http { client, targets, replicas, limits }),
             frames: Frames::new(),
@@ -139,20 +159,15 @@ impl Engine for RemoteEngine {
             return Err(EngineError::Unsupported("pairs of frames"));
         }
         let counted = self.load.queue(self.max_queued)?;
-        let (session, speaker, trace) = (request.session.clone(), request.speaker, request.trace);
         let asked = Asked {
             prefix: request.prefix.clone(),
             max_tokens: request.sampling.max_tokens,
             logprobs: request.sampling.logprobs.is_some(),
         };
         let frames = request.turns.iter().flat_map(|turn| turn.frames().cloned()).collect();
-        let urls = self.frames.encode(frames).await?;
-        let model = Arc::clone(&self.model);
-        let body = blocking(move || {
-            let failed = |_| EngineError::Failed("the request could not be written".to_owned());
-            request::body(&model, &request, &urls).map_err(failed)
-        });
-        let mut tries = Tries::new(Arc::clone(&self.http), speaker, session, body.await?.into(), trace);
+        let (digests, urls): (Vec<_>, Vec<_>) = self.frames.encode(frames).await?.into_iter().unzip();
+        let prefix = prefix::digest(&request.turns, &digests);
+        let mut tries = Tries::new(Arc::clone(&self.http), Arc::clone(&self.model), request, urls, prefix).await?;
         let opened = tries.open(None).await?;
         let silence = self.http.limits.silence;
         let generation = Generation::new(opened, tries, counted, asked, silence);
@@ -190,7 +205,16 @@ fn client(targets: &[Target], limits: RemoteLimits) -> Result<reqwest::Client, E
         .redirect(reqwest::redirect::Policy::none())
         .connect_timeout(limits.connect)
         .tcp_nodelay(true)
+        // A machine that is cut off sends nothing at all: found within 11 s, though a prefill may be silent for minutes.
+        .tcp_keepalive(KEEPALIVE_IDLE)
+        .tcp_keepalive_interval(KEEPALIVE_EVERY)
+        .tcp_keepalive_retries(KEEPALIVE_TRIES)
         .user_agent(concat!("paravt/", env!("CARGO_PKG_VERSION")));
+    #[cfg(target_os = "linux")]
+    {
+        // The same for what was sent and never acknowledged.
+        builder = builder.tcp_user_timeout(KEEPALIVE_IDLE + KEEPALIVE_EVERY * KEEPALIVE_TRIES);
+    }
     if targets.iter().all(|target| target.url.scheme() == "http") {
         // A machine without root certificates can still ask upstreams that need none.
         builder = builder.tls_certs_only([]);
@@ -198,6 +222,19 @@ fn client(targets: &[Target], limits: RemoteLimits) -> Result<reqwest::Client, E
     builder
         .build()
         .map_err(|_| EngineError::Load("the HTTP client could not be set up (root certificates?)".to_owned()))
+}
+
+/// What a broken connection means. The system says when the other side has not answered for too long.
+fn lost(error: &reqwest::Error) -> Lost {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+        if matches!(kind, Some(ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable)) {
+            return Lost::CutOff;
+        }
+        cause = error.source();
+    }
+    Lost::Closed
 }
 
 impl Http {
@@ -222,11 +259,12 @@ impl Http {
             Ok(Err(error)) if error.is_connect() => {
                 return Err(Trouble::Gone("the upstream can't be reached".to_owned()));
             }
+            Ok(Err(error)) if lost(&error) == Lost::CutOff => return Err(Trouble::Gone(Lost::CutOff.to_string())),
             Ok(Err(_)) => return Err(Trouble::Broken("the upstream closed the connection".to_owned())),
             Err(_) => return Err(Trouble::Broken("the upstream did not answer in time".to_owned())),
         };
         let status = response.status().as_u16();
-        let mut body = response.bytes_stream().map_err(|_| Closed).boxed();
+        let mut body = response.bytes_stream().map_err(|error| lost(&error)).boxed();
         if status == 200 {
             return Ok(body);
         }

@@ -10,8 +10,8 @@ use futures::future::join_all;
 use paravt::config::{EngineConfig, Upstream as Configured};
 use paravt::engine::remote::{RemoteEngine, RemoteLimits};
 use paravt::engine::{
-    Engine, EngineError, EngineLoad, FinishReason, Gang, GenerateRequest, Generated, Sampling, SessionKey, Speaker,
-    TokenEvent, TokenStream,
+    Constraint, Engine, EngineError, EngineLoad, FinishReason, Gang, GenerateRequest, Generated, Grammar, Sampling,
+    SessionKey, Speaker, TokenEvent, TokenStream,
 };
 use paravt::types::{Frame, FrameSize, Part, Role, TokenUsage, TraceContext, Turn};
 use serde_json::json;
@@ -211,8 +211,43 @@ async fn a_replica_that_dies_after_its_first_token_fails_the_generation() {
         let (said, generated) = ask(&engine(&[&dying, &well]), Speaker::Sub).await;
         assert_eq!(said, "half");
         assert!(matches!(generated, Err(EngineError::Failed(_))), "{generated:?}");
-        assert_eq!(well.seen().len(), 0, "never tried again once text is out");
+        assert_eq!(well.seen().len(), 0, "a text without a prefix is not gone on with");
     }
+}
+
+#[tokio::test]
+async fn where_a_replica_broke_off_another_goes_on() {
+    let dying = Upstream::always(Answer::Dies(vec![text("The goal "), text("falls ")])).await;
+    let usage = json!({"choices": [], "usage": {"prompt_tokens": 102, "completion_tokens": 4}});
+    let end = json!({"choices": [{"delta": {"content": "in minute 12."}, "finish_reason": "stop"}]});
+    let well = Upstream::always(Answer::Stream(vec![end, usage])).await;
+    let opened = || GenerateRequest { prefix: "<think>\n".to_owned(), ..request(Speaker::Sub) };
+    let stream = engine(&[&dying, &well]).generate(opened()).await.expect("accepted");
+    let (said, generated) = read(stream).await;
+    assert_eq!(said, "The goal falls in minute 12.");
+    let usage = generated.expect("ends well").usage;
+    assert_eq!((usage.prompt_tokens, usage.completion_tokens), (100, 6));
+    let body = &well.seen()[0].body;
+    assert_eq!(body["messages"][1]["content"], "<think>\nThe goal falls ");
+    assert_eq!((&body["continue_final_message"], &body["max_tokens"]), (&json!(true), &json!(62)));
+
+    // Each replica once; what was said stays said.
+    let dying =
+        [Upstream::always(Answer::Dies(vec![text("a")])).await, Upstream::always(Answer::Dies(vec![text("b")])).await];
+    let stream = engine(&[&dying[0], &dying[1]]).generate(opened()).await.expect("accepted");
+    let (said, generated) = read(stream).await;
+    assert_eq!(said, "ab");
+    assert!(matches!(generated, Err(EngineError::Failed(_))), "{generated:?}");
+
+    // A form can't be held from its middle.
+    let constraint = Constraint { grammar: Grammar::JsonObject, after: Some("<think>\n".to_owned()), then: None };
+    let held = GenerateRequest {
+        sampling: Sampling { constraint: Some(constraint), ..request(Speaker::Sub).sampling },
+        ..opened()
+    };
+    let (dying, well) = (Upstream::always(Answer::Dies(vec![text("{")])).await, Upstream::saying("}").await);
+    let (said, generated) = read(engine(&[&dying, &well]).generate(held).await.expect("accepted")).await;
+    assert_eq!((said.as_str(), generated.is_err(), well.seen().len()), ("{", true, 0));
 }
 
 #[tokio::test]
@@ -220,7 +255,7 @@ async fn a_replica_that_can_not_serve_is_taken_out() {
     let (down, well) = (Upstream::always(Answer::Status(503, json!("draining"))).await, Upstream::saying("fine").await);
     let engine = engine(&[&down, &well]);
     for _ in 0..3 {
-        assert_eq!(ask(&engine, Speaker::Main).await.0, "fine");
+        assert_eq!(ask(&engine, Speaker::Sub).await.0, "fine");
     }
     assert_eq!((down.seen().len(), well.seen().len()), (1, 3));
 }
@@ -257,7 +292,7 @@ async fn a_refused_request_is_not_tried_elsewhere_and_says_why() {
     let refusal = json!({"error": {"message": "image 3 is broken (key sk-secret, 127.0.0.1)", "code": 400}});
     let (refusing, other) = (Upstream::always(Answer::Status(400, refusal)).await, Upstream::saying("fine").await);
     let engine = engine(&[&refusing, &other]);
-    let (_, generated) = ask(&engine, Speaker::Main).await;
+    let (_, generated) = ask(&engine, Speaker::Sub).await;
     assert!(
         matches!(generated, Err(EngineError::Invalid(m)) if m == "the upstream says: image 3 is broken (key …, …)")
     );
@@ -266,7 +301,7 @@ async fn a_refused_request_is_not_tried_elsewhere_and_says_why() {
 
     let message = "This model's maximum context length is 100 tokens. However, you requested 164 tokens.";
     let full = Upstream::always(Answer::Stream(vec![json!({"error": {"message": message, "code": 400}})])).await;
-    let (_, generated) = ask(&self::engine(&[&full, &other]), Speaker::Main).await;
+    let (_, generated) = ask(&self::engine(&[&full, &other]), Speaker::Sub).await;
     assert!(matches!(generated, Err(EngineError::TooLong { needed: 164, limit: 100 })), "{generated:?}");
     assert_eq!(other.seen().len(), 0);
 }
@@ -367,7 +402,8 @@ async fn main_turns_stay_on_a_replica_and_sub_agents_spread() {
     for _ in 0..4 {
         assert_eq!(ask(&engine_of_both, Speaker::Main).await.0, "fine");
     }
-    assert_eq!((one.seen().len(), two.seen().len()), (4, 0));
+    let seen = [one.seen().len(), two.seen().len()];
+    assert!(seen.contains(&4) && seen.contains(&0), "{seen:?}");
 
     let hanging = || Upstream::always(Answer::Hangs(vec![text("…")]));
     let (one, two) = (hanging().await, hanging().await);
@@ -377,6 +413,28 @@ async fn main_turns_stay_on_a_replica_and_sub_agents_spread() {
         streams.push(engine.generate(request(Speaker::Sub)).await.expect("accepted"));
     }
     assert_eq!((one.seen().len(), two.seen().len()), (3, 3));
+}
+
+#[tokio::test]
+async fn every_front_end_sends_questions_about_the_same_frames_to_the_same_replica() {
+    let (one, two, three) = (Upstream::saying("1").await, Upstream::saying("2").await, Upstream::saying("3").await);
+    let front_ends = [engine(&[&one, &two, &three]), engine(&[&three, &one, &two])];
+    let mut homes = std::collections::BTreeSet::new();
+    for shade in 0..12 {
+        let frame = Frame { time: None, size: FrameSize { width: 32, height: 32 }, rgb: vec![20 * shade; 3072].into() };
+        let mut said = Vec::new();
+        for (number, question) in ["Who?", "Where?", "When?"].into_iter().enumerate() {
+            let parts = vec![Part::Frame(frame.clone()), Part::Text(question.to_owned())];
+            let turns = vec![Turn { role: Role::User, parts }];
+            let session = SessionKey(format!("{shade} {question}").into());
+            let asked = GenerateRequest { turns, session, ..request(Speaker::Main) };
+            said.push(read(front_ends[number % 2].generate(asked).await.expect("accepted")).await.0);
+        }
+        assert!(said.iter().all(|home| *home == said[0]), "{said:?}");
+        homes.insert(said.remove(0));
+    }
+    // All on one is one of 3^11.
+    assert!(homes.len() > 1, "{homes:?}");
 }
 
 #[tokio::test]

@@ -11,12 +11,9 @@ use futures::{Stream, StreamExt};
 
 /// Longest event in bytes. A chunk with a whole answer in it is far below.
 const EVENT_BYTES: usize = 1 << 20;
-/// The connection broke.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Closed;
 
-/// A response's body.
-pub(super) type Body = BoxStream<'static, Result<Bytes, Closed>>;
+/// A response's body. It ends with a loss, where it broke off.
+pub(super) type Body = BoxStream<'static, Result<Bytes, Lost>>;
 
 /// Why there are no more events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -24,6 +21,9 @@ pub(super) enum Lost {
     /// The connection broke.
     #[error("the upstream's stream broke off")]
     Closed,
+    /// Nobody is there any more.
+    #[error("the upstream is cut off")]
+    CutOff,
     /// Nothing came for too long.
     #[error("the upstream went silent")]
     Silent,
@@ -65,7 +65,7 @@ pub(super) fn events(body: Body, silence: Duration) -> BoxStream<'static, Result
 fn heard(body: Body, silence: Duration) -> impl Stream<Item = Result<Bytes, Lost>> {
     stream::unfold(body, move |mut body| async move {
         let bytes = match tokio::time::timeout(silence, body.next()).await {
-            Ok(bytes) => bytes?.map_err(|Closed| Lost::Closed),
+            Ok(bytes) => bytes?,
             Err(_) => Err(Lost::Silent),
         };
         Some((bytes, body))
@@ -103,7 +103,7 @@ impl Lines {
 mod tests {
     use super::*;
 
-    async fn read(chunks: Vec<Result<Bytes, Closed>>) -> Vec<Result<String, Lost>> {
+    async fn read(chunks: Vec<Result<Bytes, Lost>>) -> Vec<Result<String, Lost>> {
         events(stream::iter(chunks).boxed(), Duration::from_secs(60)).collect().await
     }
 
@@ -135,7 +135,7 @@ mod tests {
     #[tokio::test]
     async fn a_broken_connection_and_bytes_that_are_no_text_end_it() {
         let data = || Ok(Bytes::from_static(b"data: a\n\n"));
-        assert_eq!(read(vec![data(), Err(Closed), data()]).await, [Ok("a".to_owned()), Err(Lost::Closed)]);
+        assert_eq!(read(vec![data(), Err(Lost::Closed), data()]).await, [Ok("a".to_owned()), Err(Lost::Closed)]);
         let noise = vec![Ok(Bytes::from_static(b"data: \xff\xfe\n\n")), data()];
         assert_eq!(read(noise).await.first(), Some(&Err(Lost::NotEvents)));
     }

@@ -19,7 +19,8 @@ const QUALITY: u8 = 95;
 /// Bytes of data URLs kept.
 const CACHE_BYTES: u64 = 64 << 20;
 
-type Key = [u8; 32];
+/// A SHA-256.
+pub(super) type Key = [u8; 32];
 
 /// Encodes frames on the blocking pool and keeps the results by content: an overview is sent again every turn.
 #[derive(Debug, Clone)]
@@ -35,11 +36,11 @@ impl Frames {
         Self { cache, at_once: std::thread::available_parallelism().map_or(1, NonZero::get) }
     }
 
-    /// The data URLs of these frames, in order.
+    /// The data URLs of these frames, in order, each with a digest of the frame that is the same everywhere.
     ///
     /// # Errors
     /// [`EngineError::Invalid`] for a frame without pixels.
-    pub(super) async fn encode(&self, frames: Vec<Frame>) -> Result<Vec<Arc<str>>, EngineError> {
+    pub(super) async fn encode(&self, frames: Vec<Frame>) -> Result<Vec<(u64, Arc<str>)>, EngineError> {
         if frames.is_empty() {
             return Ok(Vec::new());
         }
@@ -47,7 +48,8 @@ impl Frames {
             blocking(move || Ok(frames.into_iter().map(|frame| (key(&frame), frame)).collect::<Vec<_>>())).await?;
         let encoded = keyed.into_iter().map(|(key, frame)| async move {
             let url = self.cache.try_get_with(key, blocking(move || data_url(&frame))).await;
-            url.map_err(|error: Arc<EngineError>| EngineError::clone(&error))
+            let url = url.map_err(|error: Arc<EngineError>| EngineError::clone(&error))?;
+            Ok((first_bytes(key), url))
         });
         stream::iter(encoded).buffered(self.at_once).try_collect().await
     }
@@ -59,6 +61,11 @@ pub(super) async fn blocking<T: Send + 'static>(
 ) -> Result<T, EngineError> {
     let done = tokio::task::spawn_blocking(work).await;
     done.unwrap_or_else(|_| Err(EngineError::Failed("a request could not be encoded".to_owned())))
+}
+
+/// The first bytes of a digest, as a number.
+pub(super) fn first_bytes(key: Key) -> u64 {
+    key.iter().take(8).fold(0, |number, byte| (number << 8) | u64::from(*byte))
 }
 
 fn key(frame: &Frame) -> Key {
@@ -100,7 +107,9 @@ mod tests {
         let rgb: Vec<u8> = (0..64_u32 * 32).flat_map(|at| [(at % 64 * 4) as u8, (at / 64 * 8) as u8, 90]).collect();
         let frames = Frames::new();
         let (one, other) = (frame(64, 32, rgb.clone()), frame(32, 64, rgb.clone()));
-        let urls = frames.encode(vec![one.clone(), other, one]).await.expect("encodes");
+        let encoded = frames.encode(vec![one.clone(), other, one]).await.expect("encodes");
+        let (digests, urls): (Vec<_>, Vec<_>) = encoded.into_iter().unzip();
+        assert!(digests[0] == digests[2] && digests[0] != digests[1]);
         assert!(Arc::ptr_eq(&urls[0], &urls[2]));
         assert_ne!(urls[0], urls[1], "the same bytes in another shape");
         let jpeg = STANDARD.decode(urls[0].strip_prefix("data:image/jpeg;base64,").expect("a JPEG")).expect("base64");

@@ -1,4 +1,5 @@
-//! One generation: an upstream's events become ours, and a replica that dies before its first token is replaced.
+//! One generation: an upstream's events become ours, and a replica that dies is replaced: before its first token by one that
+//! starts over, later by one that goes on from what was said, where that can be asked for.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -32,13 +33,17 @@ pub(super) struct Asked {
 pub(super) struct Generation {
     /// `None` once it has ended.
     connection: Option<Connection>,
-    tries: Tries,
+    /// `None` while it is being changed, and after that came to nothing.
+    tries: Option<Tries>,
     counted: Option<Counted>,
+    /// What this connection is asked for.
     asked: Asked,
     silence: Duration,
     ready: VecDeque<TokenEvent>,
-    /// Some text went out: from here on nothing is tried again.
-    said: bool,
+    /// The text that this connection gave.
+    said: String,
+    /// Tokens that earlier connections gave: pieces of text, of which an upstream that looks ahead has fewer.
+    before: u64,
 }
 
 /// An accepted request on one replica.
@@ -64,7 +69,8 @@ impl Generation {
     pub(super) fn new(opened: (Lease, Body), tries: Tries, counted: Counted, asked: Asked, silence: Duration) -> Self {
         let connection = Some(Connection::new(opened, &asked, silence));
         let counted = Some(counted);
-        Self { connection, tries, counted, asked, silence, ready: VecDeque::new(), said: false }
+        let (tries, ready) = (Some(tries), VecDeque::new());
+        Self { connection, tries, counted, asked, silence, ready, said: String::new(), before: 0 }
     }
 
     /// The next event; none after the one that ended it.
@@ -128,7 +134,11 @@ impl Generation {
     /// The stream ended by itself. With a finish reason it was complete, whatever was to follow.
     fn lost(&self, lost: Lost) -> Result<Step, Trouble> {
         let complete = self.connection.as_ref().is_some_and(|connection| connection.reason.is_some());
-        if complete { Ok(Step::End) } else { Err(Trouble::Broken(lost.to_string())) }
+        match lost {
+            _ if complete => Ok(Step::End),
+            Lost::CutOff => Err(Trouble::Gone(lost.to_string())),
+            Lost::Closed | Lost::Silent | Lost::TooLarge | Lost::NotEvents => Err(Trouble::Broken(lost.to_string())),
+        }
     }
 
     fn say(&mut self, text: &str) {
@@ -136,10 +146,11 @@ impl Generation {
             return;
         }
         let Some(connection) = &mut self.connection else { return };
-        if !self.said {
+        if self.said.is_empty() {
             connection.lease.report(Outcome::Answered);
+            connection.lease.spoke();
         }
-        self.said = true;
+        self.said.push_str(text);
         self.ready.extend(connection.tokens.text(text));
     }
 
@@ -149,6 +160,12 @@ impl Generation {
         let rest = connection.raw.finish();
         let counted = TokenUsage { completion_tokens: connection.pieces, ..TokenUsage::default() };
         let usage = connection.usage.unwrap_or(counted);
+        // What one replica wrote is a prompt of the next.
+        let usage = TokenUsage {
+            prompt_tokens: usage.prompt_tokens.saturating_sub(self.before),
+            completion_tokens: usage.completion_tokens + self.before,
+            ..usage
+        };
         let reason = connection.reason.unwrap_or(FinishReason::Stop);
         connection.lease.report(Outcome::Answered);
         self.ready.extend(connection.tokens.text(&rest));
@@ -157,20 +174,45 @@ impl Generation {
         self.counted = None;
     }
 
-    /// Starts over on another replica, if nothing was said yet.
+    /// Starts over on another replica, or has it go on from what was said.
     async fn again(&mut self, trouble: Trouble) -> Result<(), EngineError> {
-        if let Some(connection) = self.connection.take() {
+        let lost = self.connection.take();
+        if let Some(connection) = &lost {
             connection.lease.report(trouble.outcome());
         }
-        if self.said || matches!(trouble, Trouble::Refused(_)) {
-            // Text is out, so even a replica that only is gone has failed this request.
-            return Err(match trouble {
-                Trouble::Gone(problem) | Trouble::Broken(problem) => EngineError::Failed(problem),
-                other => other.into_error(),
-            });
+        let written = lost.map_or(0, |connection| connection.pieces);
+        self.before += written;
+        // When text is out, even a replica that only is gone has failed this request.
+        let has_said = self.before > 0;
+        let failed = move |error| match error {
+            EngineError::Unavailable(problem) if has_said => EngineError::Failed(problem),
+            EngineError::Overloaded if has_said => {
+                EngineError::Failed("an upstream broke off, the others are full".to_owned())
+            }
+            error => error,
+        };
+        let goes_on = !self.said.is_empty();
+        let tries = self.tries.take().filter(|tries| !goes_on || tries.can_go_on());
+        let (Some(mut tries), false) = (tries, matches!(trouble, Trouble::Refused(_))) else {
+            return Err(failed(trouble.into_error()));
+        };
+        if goes_on && written >= u64::from(self.asked.max_tokens) {
+            // All that was asked for is there.
+            let usage = TokenUsage { completion_tokens: self.before, ..TokenUsage::default() };
+            self.ready.push_back(TokenEvent::Finished(Generated { reason: FinishReason::Length, usage }));
+            self.counted = None;
+            return Ok(());
         }
-        let opened = self.tries.open(Some(trouble)).await?;
-        self.connection = Some(Connection::new(opened, &self.asked, self.silence));
+        if goes_on {
+            tries = tries.after(&self.said, written).await?;
+            self.asked.prefix.push_str(&self.said);
+            let left = u64::from(self.asked.max_tokens).saturating_sub(written);
+            self.asked.max_tokens = u32::try_from(left).unwrap_or(u32::MAX);
+            self.said.clear();
+        }
+        let opened = tries.open(Some(trouble)).await;
+        self.tries = Some(tries);
+        self.connection = Some(Connection::new(opened.map_err(failed)?, &self.asked, self.silence));
         Ok(())
     }
 }

@@ -27,7 +27,8 @@ impl Trouble {
     /// What it says about the replica.
     pub(super) const fn outcome(&self) -> Outcome {
         match self {
-            Self::Refused(_) | Self::Busy => Outcome::Answered,
+            Self::Refused(_) => Outcome::Answered,
+            Self::Busy => Outcome::Busy,
             Self::Gone(_) => Outcome::Gone,
             Self::Broken(_) => Outcome::Broken,
         }

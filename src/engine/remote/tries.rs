@@ -7,10 +7,11 @@ use bytes::Bytes;
 
 use super::Http;
 use super::events::Body;
+use super::frames::blocking;
 use super::refusal::Trouble;
-use super::replicas::{Outcome, Place, Replicas};
-use crate::engine::{EngineError, SessionKey, Speaker};
-use crate::types::TraceContext;
+use super::replicas::{Outcome, Place, Replicas, Wish};
+use super::request;
+use crate::engine::{EngineError, GenerateRequest};
 
 /// Replicas a request is tried on at most.
 const MOST_TRIES: usize = 3;
@@ -19,10 +20,13 @@ const MOST_TRIES: usize = 3;
 #[derive(Debug)]
 pub(super) struct Tries {
     http: Arc<Http>,
-    speaker: Speaker,
-    session: SessionKey,
+    model: Arc<str>,
+    request: GenerateRequest,
+    /// The request's frames.
+    urls: Vec<Arc<str>>,
+    /// See [`Wish`].
+    prefix: Option<u64>,
     body: Bytes,
-    trace: Option<TraceContext>,
     tried: Vec<usize>,
     /// Some replica was only busy.
     busy: bool,
@@ -36,14 +40,45 @@ pub(super) struct Lease {
 }
 
 impl Tries {
-    pub(super) const fn new(
+    /// `urls` are the request's frames; `prefix`: see [`Wish`].
+    ///
+    /// # Errors
+    /// [`EngineError::Failed`] when the request can't be written.
+    pub(super) async fn new(
         http: Arc<Http>,
-        speaker: Speaker,
-        session: SessionKey,
-        body: Bytes,
-        trace: Option<TraceContext>,
-    ) -> Self {
-        Self { http, speaker, session, body, trace, tried: Vec::new(), busy: false }
+        model: Arc<str>,
+        request: GenerateRequest,
+        urls: Vec<Arc<str>>,
+        prefix: Option<u64>,
+    ) -> Result<Self, EngineError> {
+        Self { http, model, request, urls, prefix, body: Bytes::new(), tried: Vec::new(), busy: false }.written().await
+    }
+
+    async fn written(self) -> Result<Self, EngineError> {
+        blocking(move || {
+            let failed = |_| EngineError::Failed("the request could not be written".to_owned());
+            let body = request::body(&self.model, &self.request, &self.urls).map_err(failed)?.into();
+            Ok(Self { body, ..self })
+        })
+        .await
+    }
+
+    /// Whether another replica can go on where one broke off. Only where the request continues a prefix as it is: then the card
+    /// relies on the upstreams' doing that, which not all of them can.
+    pub(super) const fn can_go_on(&self) -> bool {
+        let sampling = &self.request.sampling;
+        !self.request.prefix.is_empty() && sampling.constraint.is_none() && sampling.logprobs.is_none()
+    }
+
+    /// Asks from now on for what follows this text, which has so many tokens.
+    ///
+    /// # Errors
+    /// As [`Tries::new`].
+    pub(super) async fn after(mut self, text: &str, tokens: u64) -> Result<Self, EngineError> {
+        self.request.prefix.push_str(text);
+        let left = u64::from(self.request.sampling.max_tokens).saturating_sub(tokens);
+        self.request.sampling.max_tokens = u32::try_from(left).unwrap_or(u32::MAX);
+        self.written().await
     }
 
     /// Sends the request until a replica accepts it. Call again when that one failed before it had said anything.
@@ -53,7 +88,7 @@ impl Tries {
     pub(super) async fn open(&mut self, mut last: Option<Trouble>) -> Result<(Lease, Body), EngineError> {
         loop {
             let Some(lease) = self.lease() else { return Err(self.give_up(last)) };
-            match self.http.post(lease.place.index, self.body.clone(), self.trace).await {
+            match self.http.post(lease.place.index, self.body.clone(), self.request.trace).await {
                 Ok(body) => return Ok((lease, body)),
                 Err(trouble) => {
                     lease.report(trouble.outcome());
@@ -72,7 +107,9 @@ impl Tries {
         if self.tried.len() >= MOST_TRIES.min(replicas.len()) {
             return None;
         }
-        let place = replicas.take(self.speaker, &self.session, &self.tried, Instant::now())?;
+        let (speaker, session) = (self.request.speaker, &self.request.session);
+        let wish = Wish { speaker, session, prefix: self.prefix };
+        let place = replicas.take(wish, &self.tried, Instant::now())?;
         self.tried.push(place.index);
         Some(Lease { http: Arc::clone(&self.http), place })
     }
@@ -96,6 +133,11 @@ impl Lease {
         } else if changed {
             tracing::warn!(upstream.index = self.place.index, "an upstream is out");
         }
+    }
+
+    /// The first text came.
+    pub(super) fn spoke(&mut self) {
+        self.place = lock(&self.http.replicas).spoke(self.place, Instant::now());
     }
 
     /// Reads an error that came in the stream.

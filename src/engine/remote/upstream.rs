@@ -1,7 +1,9 @@
 //! Where an upstream is and how it is asked in. Checked at start; keys never leave it but in the header.
 
+use sha2::{Digest as _, Sha256};
 use url::Url;
 
+use super::frames::first_bytes;
 use crate::config::Upstream;
 use crate::engine::EngineError;
 
@@ -49,6 +51,11 @@ impl Target {
         }
         secrets.extend(key.map(ToOwned::to_owned));
         Ok(Self { url, authorization: key.map(|key| format!("Bearer {key}")), secrets })
+    }
+
+    /// The same in every front end that asks it under this address.
+    pub(super) fn name(&self) -> u64 {
+        first_bytes(Sha256::digest(self.url.as_str()).into())
     }
 }
 
