@@ -8,6 +8,7 @@
 mod agent;
 mod answer;
 mod budget;
+pub mod cost;
 mod dispatch;
 mod episode;
 mod error;
@@ -22,7 +23,7 @@ mod subagent;
 mod tokens;
 mod tool;
 
-pub use agent::{Agent, EventStream};
+pub use agent::{Agent, EventStream, finished};
 pub use error::AgentError;
 pub use event::{AgentEvent, AgentUsage, Outcome, OverviewRecord, StageTiming, TurnRecord, WindowRecord, WindowStatus};
 pub use parser::ToolCall;

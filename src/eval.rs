@@ -15,7 +15,7 @@ mod suite;
 
 pub use item::{Gold, Item, Judged};
 pub use plot::plot;
-pub use record::{Record, RecordError, Run, Store, load};
+pub use record::{Record, Run, Store};
 pub use report::{Comparison, Estimate, Report, Scores};
 pub use run::{Asking, Mode, digest, digest_of, run};
-pub use suite::{Boards, SIGNAL_BOARD, Suite, SuiteError, film_boards, signal_board};
+pub use suite::{Boards, SIGNAL_BOARD, Suite, SuiteError, film_board, film_boards, signal_board};

@@ -2,17 +2,19 @@
 //! windows at the same time, and answers from what they report.
 //!
 //! Layers, each seeing only those to its right: `cli → app → api → agent → { engine, media } → types`. Beside `types` stand
-//! plain values and interfaces: `card`, `config`, `metrics`, `traces`, `telemetry`, `shutdown`, and `protocol`, the wire's objects, which
+//! plain values and interfaces: `card`, `config`, `ledger`, `metrics`, `traces`, `telemetry`, `shutdown`, and `protocol`, the wire's objects, which
 //! `api` alone sees. `src/tests/architecture.rs` checks all of it.
 
 pub mod agent;
 pub mod api;
 pub mod app;
+pub mod batch;
 pub mod card;
 pub mod cli;
 pub mod config;
 pub mod engine;
 pub mod eval;
+pub mod ledger;
 pub mod media;
 pub mod metrics;
 #[cfg(feature = "native")]

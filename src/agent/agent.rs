@@ -16,7 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
 use super::dispatch::Run;
-use super::{AgentError, AgentEvent, AskRequest};
+use super::{AgentError, AgentEvent, AskRequest, Outcome};
 use crate::card::ModelCard;
 use crate::config::AgentConfig;
 use crate::engine::{Engine, EngineError};
@@ -79,6 +79,22 @@ impl Agent {
     pub const fn config(&self) -> &AgentConfig {
         &self.config
     }
+}
+
+/// Waits for the end of an episode of which nothing else matters.
+///
+/// # Errors
+/// The episode's.
+pub async fn finished(mut events: EventStream) -> Result<Outcome, AgentError> {
+    let mut outcome = Err(EngineError::Failed("the episode ended without an end".to_owned()).into());
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(AgentEvent::Finished(finished)) => outcome = Ok(*finished),
+            Ok(_) => {}
+            Err(error) => outcome = Err(error),
+        }
+    }
+    outcome
 }
 
 /// Sends events to whoever listens; when nobody does, the episode is about to be aborted.

@@ -1,4 +1,4 @@
-//! Finds a card's checkpoint on disk, and fetches it from the Hub when it is not there yet.
+//! Finds a card's checkpoint on disk, and fetches it from the Hub when it is not there yet; and files of the Hub's data sets.
 //!
 //! A folder named in the configuration or the card is used as it is. A Hub repository is looked up in the local cache
 //! first (the layout of `huggingface_hub`, shared with it); what is complete there is never asked for again. Knows
@@ -85,13 +85,7 @@ pub async fn resolve(card: &ModelCard, config: &EngineConfig, progress: bool) ->
         return if folder.is_dir() { Ok(folder) } else { Err(CheckpointError::NoFolder(folder.display().to_string())) };
     }
     let repository = card.source.hub.clone().ok_or(CheckpointError::NoSource)?;
-    let hub = Hub {
-        repository,
-        revision: card.source.revision.clone(),
-        cache: config.cache_directory.clone().map_or_else(Cache::from_env, Cache::new),
-        endpoint: None,
-        progress: progress && std::io::stderr().is_terminal(),
-    };
+    let hub = Hub::new(RepoType::Model, repository, card.source.revision.clone(), config, progress);
     match hub.cached() {
         Ok(folder) => Ok(folder),
         Err(missing) if config.offline => {
@@ -101,8 +95,27 @@ pub async fn resolve(card: &ModelCard, config: &EngineConfig, progress: bool) ->
     }
 }
 
+/// Files of a data set on the Hub, in the cache, by name: each the file of that path, or the only one whose path ends with it.
+///
+/// # Errors
+/// [`CheckpointError`] when it has none of them, or they can't be fetched.
+pub async fn dataset(
+    repository: &str,
+    names: &[&str],
+    config: &EngineConfig,
+    progress: bool,
+) -> Result<Vec<(String, PathBuf)>, CheckpointError> {
+    let hub = Hub::new(RepoType::Dataset, repository.to_owned(), "main".to_owned(), config, progress);
+    if config.offline {
+        let missing = names.first().copied().unwrap_or_default().to_owned();
+        return Err(CheckpointError::Offline { repository: hub.repository, revision: hub.revision, missing });
+    }
+    hub.named(names).await
+}
+
 /// One repository and where it is kept.
 struct Hub {
+    kind: RepoType,
     repository: String,
     revision: String,
     cache: Cache,
@@ -112,8 +125,14 @@ struct Hub {
 }
 
 impl Hub {
+    fn new(kind: RepoType, repository: String, revision: String, config: &EngineConfig, progress: bool) -> Self {
+        let cache = config.cache_directory.clone().map_or_else(Cache::from_env, Cache::new);
+        let progress = progress && std::io::stderr().is_terminal();
+        Self { kind, repository, revision, cache, endpoint: None, progress }
+    }
+
     fn repo(&self) -> Repo {
-        Repo::with_revision(self.repository.clone(), RepoType::Model, self.revision.clone())
+        Repo::with_revision(self.repository.clone(), self.kind, self.revision.clone())
     }
 
     /// The snapshot in the cache, or the first file that it lacks.
@@ -133,6 +152,43 @@ impl Hub {
     }
 
     async fn download(&self) -> Result<PathBuf, CheckpointError> {
+        let pick = |listed: Vec<String>| {
+            let files = wanted(listed.into_iter());
+            let files = lacking(&files).map_or(Ok(files), |missing| Err(self.incomplete(missing)))?;
+            Ok(files.into_iter().map(|file| (file, ())).collect())
+        };
+        let fetched = self.fetch(pick).await?;
+        let folder = fetched.last().and_then(|(_, path)| path.parent()).map(Path::to_path_buf);
+        let folder = folder.ok_or_else(|| self.incomplete(CONFIG.to_owned()))?;
+        missing(&folder).map_or(Ok(folder), |missing| Err(self.incomplete(missing)))
+    }
+
+    /// See [`dataset`].
+    async fn named(&self, names: &[&str]) -> Result<Vec<(String, PathBuf)>, CheckpointError> {
+        let plain = |listed: &&String| !listed.split(['/', '\\']).any(|part| part.is_empty() || part == "..");
+        let file_of = |listed: &[String], name: &str| {
+            let mut ending = listed.iter().filter(plain).filter(|listed| Path::new(listed).ends_with(name));
+            let exact = listed.iter().find(|listed| *listed == name);
+            exact.or_else(|| ending.next().filter(|_| ending.next().is_none())).cloned()
+        };
+        let pick = |listed: Vec<String>| {
+            let mut files: Vec<(String, &str)> = Vec::new();
+            for name in names {
+                let file = file_of(&listed, name);
+                files
+                    .extend(file.filter(|file| files.iter().all(|(other, _)| other != file)).map(|file| (file, *name)));
+            }
+            if files.is_empty() { Err(self.incomplete(names.join(", "))) } else { Ok(files) }
+        };
+        let fetched = self.fetch(pick).await?;
+        Ok(fetched.into_iter().map(|(name, path)| (name.to_owned(), path)).collect())
+    }
+
+    /// Downloads what is picked of the files that the repository lists, and is not in the cache.
+    async fn fetch<T>(
+        &self,
+        pick: impl Fn(Vec<String>) -> Result<Vec<(String, T)>, CheckpointError>,
+    ) -> Result<Vec<(T, PathBuf)>, CheckpointError> {
         let failed = |what: &str| {
             let what = what.to_owned();
             move |source| CheckpointError::Hub { what, source: Box::new(source) }
@@ -146,18 +202,14 @@ impl Hub {
             .await
             .map_err(|_| CheckpointError::Timeout(self.repository.clone()))?
             .map_err(failed(&self.repository))?;
-        let files = wanted(listing.siblings.into_iter().map(|file| file.rfilename));
-        if let Some(missing) = lacking(&files) {
-            return Err(self.incomplete(missing));
+        let files = pick(listing.siblings.into_iter().map(|file| file.rfilename).collect())?;
+        let mut fetched = Vec::new();
+        for (file, name) in files {
+            let path = api.get(&file).await.map_err(failed(&file))?;
+            tracing::debug!(file, "a file of the Hub's is there");
+            fetched.push((name, path));
         }
-        let mut folder = None;
-        for file in &files {
-            let path = api.get(file).await.map_err(failed(file))?;
-            tracing::debug!(file, "checkpoint file is there");
-            folder = path.parent().map(Path::to_path_buf);
-        }
-        let folder = folder.ok_or_else(|| self.incomplete(CONFIG.to_owned()))?;
-        missing(&folder).map_or(Ok(folder), |missing| Err(self.incomplete(missing)))
+        Ok(fetched)
     }
 
     fn incomplete(&self, missing: String) -> CheckpointError {
@@ -365,6 +417,8 @@ mod tests {
             .route("/api/models/{owner}/{name}", get(list))
             .route("/api/models/{owner}/{name}/revision/{revision}", get(list))
             .route("/{owner}/{name}/resolve/{revision}/{file}", get(file))
+            .route("/api/datasets/{owner}/{name}/revision/{revision}", get(list))
+            .route("/datasets/{owner}/{name}/resolve/{revision}/{*file}", get(file))
             .with_state(server.clone());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a socket");
         let address = listener.local_addr().expect("an address");
@@ -375,6 +429,7 @@ mod tests {
 
     fn hub(cache: &Path, endpoint: String) -> Hub {
         Hub {
+            kind: RepoType::Model,
             repository: "owner/name".to_owned(),
             revision: "main".to_owned(),
             cache: Cache::new(cache.to_path_buf()),
@@ -398,6 +453,36 @@ mod tests {
         assert_eq!(hub.cached().expect("is cached"), folder);
         hub.download().await.expect("is there");
         assert_eq!(server.downloads.load(Ordering::Relaxed), asked);
+    }
+
+    #[tokio::test]
+    async fn a_data_sets_tables_are_fetched_by_the_ends_of_their_paths() {
+        let files = [
+            ("Set/json/1_plot.json", "[]"),
+            ("Set/video/1.mp4", "film"),
+            ("json/2_ego.json", "[1]"),
+            ("old/json/2_ego.json", "[0]"),
+            ("a/test.json", "[2]"),
+            ("b/test.json", "[3]"),
+        ];
+        let (endpoint, server, _tasks) = serve(BTreeMap::from(files)).await;
+        let cache = tempfile::tempdir().expect("tempdir");
+        let hub = Hub { kind: RepoType::Dataset, ..hub(cache.path(), endpoint) };
+        let fetched = hub
+            .named(&["json/1_plot.json", "json/2_ego.json", "evil.safetensors", "test.json"])
+            .await
+            .expect("fetched");
+        let read: Vec<(&str, String)> = fetched
+            .iter()
+            .map(|(name, path)| (name.as_str(), std::fs::read_to_string(path).expect("is there")))
+            .collect();
+        assert_eq!(read, [("json/1_plot.json", "[]".to_owned()), ("json/2_ego.json", "[1]".to_owned())]);
+        assert_eq!(server.downloads.load(Ordering::Relaxed), 2);
+        let error = hub.named(&["validation.json"]).await.expect_err("not there");
+        assert!(
+            matches!(&error, CheckpointError::Incomplete { missing, .. } if missing == "validation.json"),
+            "{error}"
+        );
     }
 
     #[tokio::test]

@@ -1,7 +1,7 @@
 //! `paravt eval`: how many of a benchmark's questions are answered right.
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
@@ -12,6 +12,7 @@ use super::output::Target;
 use super::view::View;
 use super::{CliError, Environment};
 use crate::app::App;
+use crate::card::checkpoint;
 use crate::config::Config;
 use crate::eval::{self, Asking, Boards, Comparison, Item, Mode, Record, Report, Run, SIGNAL_BOARD, Store, Suite};
 use crate::synthetic::Board;
@@ -54,6 +55,10 @@ pub(super) struct EvalArgs {
     /// The benchmark's folder as its authors publish it, or its file of questions; for signal-board where videos are kept
     #[arg(long, value_name = "DIR|FILE")]
     data: Option<PathBuf>,
+    /// Fetch the benchmark's questions from the Hugging Face Hub into --data first; videos are published in archives of hundreds
+    /// of gigabytes, which you unpack there
+    #[arg(long, requires = "data", conflicts_with_all = ["compare", "report"])]
+    download: bool,
     /// How the agent looks at videos
     #[arg(long, value_enum, default_value = "parallel")]
     dispatch: DispatchArg,
@@ -112,13 +117,11 @@ pub(super) async fn run(args: &EvalArgs, mut config: Config, environment: &Envir
     if !args.report.is_empty() {
         return report(args);
     }
-    if args.temperature.is_some_and(|temperature| !(0.0..=2.0).contains(&temperature)) {
-        return Err(CliError::Usage("--temperature must be from 0 to 2".to_owned()));
-    }
+    check_temperature(args.temperature)?;
     args.engine.lay_over(&mut config.engine, environment)?;
     let app = App::new(config)?;
     let view = View::on_terminal(Target::Stderr, environment);
-    let (suite, mut asked) = asked(args).await?;
+    let (suite, mut asked) = asked(args, &app).await?;
     asked.truncate(args.limit.unwrap_or(usize::MAX));
     let all: Vec<Item> = asked.iter().map(|(item, _)| item.clone()).collect();
     let run = Run {
@@ -127,7 +130,7 @@ pub(super) async fn run(args: &EvalArgs, mut config: Config, environment: &Envir
         dispatch: Mode::from(args.dispatch).name().to_owned(),
         questions: all.len(),
         digest: eval::digest(&all),
-        settings: settings(args, &app),
+        settings: settings(&app, args.temperature),
     };
     let path = file(args, &run)?;
     let (mut store, records) = Store::open(&path, &run).map_err(failed)?;
@@ -151,7 +154,7 @@ pub(super) async fn run(args: &EvalArgs, mut config: Config, environment: &Envir
         }
     }
     drop((view, store));
-    let (run, records) = eval::load(&path).map_err(failed)?;
+    let (run, records) = eval::Store::load(&path).map_err(failed)?;
     let report = Report::of(run, &records);
     for (extension, text) in [("md", report.markdown()), ("json", json(&report)?)] {
         std::fs::write(path.with_extension(extension), text)?;
@@ -160,7 +163,7 @@ pub(super) async fn run(args: &EvalArgs, mut config: Config, environment: &Envir
 }
 
 /// What is asked, under the benchmark's name; of made-up videos with what they show.
-async fn asked(args: &EvalArgs) -> Result<(String, Vec<(Item, Option<Board>)>), CliError> {
+async fn asked(args: &EvalArgs, app: &App) -> Result<(String, Vec<(Item, Option<Board>)>), CliError> {
     let name = args.suite.clone().unwrap_or_default();
     if name == SIGNAL_BOARD {
         let folder = args.data.clone().unwrap_or_else(|| args.out.join(SIGNAL_BOARD));
@@ -176,6 +179,9 @@ async fn asked(args: &EvalArgs) -> Result<(String, Vec<(Item, Option<Board>)>), 
     let Some(data) = args.data.clone() else {
         return Err(CliError::Usage(format!("--data: where is {name}?{}", hint(*suite))));
     };
+    if args.download {
+        download(*suite, &data, app).await?;
+    }
     // Everybody's questions have a name of their own.
     let own = data.file_stem().filter(|_| *suite == Suite::Jsonl && data.is_file());
     let name = own.map_or(name, |own| format!("jsonl-{}", own.to_string_lossy()));
@@ -185,12 +191,36 @@ async fn asked(args: &EvalArgs) -> Result<(String, Vec<(Item, Option<Board>)>), 
     Ok((name, items.into_iter().map(|item| (item, None)).collect()))
 }
 
+/// Puts a benchmark's files of questions where its authors have them.
+async fn download(suite: Suite, data: &Path, app: &App) -> Result<(), CliError> {
+    let repository = suite.dataset().ok_or_else(|| CliError::Usage("jsonl is nobody's data set".to_owned()))?;
+    let fetched = checkpoint::dataset(repository, suite.tables(), &app.config().engine, true).await.map_err(failed)?;
+    for (name, from) in fetched {
+        let to = data.join(name);
+        if to.exists() {
+            Target::Stderr.line(&format!("{} is there already: left as it is", to.display()))?;
+            continue;
+        }
+        std::fs::create_dir_all(to.parent().unwrap_or(data))?;
+        std::fs::copy(&from, &to)?;
+        Target::Stderr.line(&format!("{} is there, from {repository}", to.display()))?;
+    }
+    Ok(())
+}
+
 fn hint(suite: Suite) -> String {
     suite.dataset().map(|name| format!(" It is published as {name} on the Hugging Face Hub")).unwrap_or_default()
 }
 
+pub(super) fn check_temperature(temperature: Option<f64>) -> Result<(), CliError> {
+    if temperature.is_some_and(|temperature| !(0.0..=2.0).contains(&temperature)) {
+        return Err(CliError::Usage("--temperature must be from 0 to 2".to_owned()));
+    }
+    Ok(())
+}
+
 /// A digest of what answers depend on beside the questions.
-fn settings(args: &EvalArgs, app: &App) -> String {
+pub(super) fn settings(app: &App, temperature: Option<f64>) -> String {
     let (engine, config) = (&app.config().engine, app.config());
     let what = (
         app.card(),
@@ -199,7 +229,8 @@ fn settings(args: &EvalArgs, app: &App) -> String {
         &engine.model_directory,
         &engine.upstream_model,
         &engine.script,
-        args.temperature.map(f64::to_bits),
+        temperature.map(f64::to_bits),
+        config.media.overview_sampling,
     );
     eval::digest_of(&format!("{what:?}"))
 }
@@ -248,7 +279,7 @@ fn file(args: &EvalArgs, run: &Run) -> Result<PathBuf, CliError> {
 fn runs(files: &[PathBuf]) -> Result<Vec<(Run, Vec<Record>)>, CliError> {
     let mut runs: Vec<(Run, Vec<Record>)> = Vec::new();
     for file in files {
-        let (run, records) = eval::load(file).map_err(failed)?;
+        let (run, records) = Store::load(file).map_err(failed)?;
         match runs.iter_mut().find(|(known, _)| *known == run) {
             Some((_, known)) => known.extend(records),
             None => runs.push((run, records)),
@@ -293,11 +324,11 @@ fn tell(report: &Report, as_json: bool) -> Result<(), CliError> {
     Ok(Target::Stdout.line(told.trim_end())?)
 }
 
-fn json(value: &impl Serialize) -> Result<String, CliError> {
+pub(super) fn json(value: &impl Serialize) -> Result<String, CliError> {
     serde_json::to_string(value).map_err(|error| CliError::Output(error.into()))
 }
 
-fn failed(error: impl std::fmt::Display) -> CliError {
+pub(super) fn failed(error: impl std::fmt::Display) -> CliError {
     CliError::Failed(error.to_string())
 }
 
@@ -379,7 +410,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let out = folder.path().display().to_string();
         let args = args(&["--suite", SIGNAL_BOARD, "--out", &out, "--shard", "1/3", "--limit", "7"]).expect("valid");
-        let (suite, asked) = asked(&args).await.expect("boards");
+        let (suite, asked) =
+            asked(&args, &App::new(Config::default()).expect("the bundled card")).await.expect("boards");
         assert_eq!((suite.as_str(), asked.len()), ("signal-board-2026-300s", 500));
         let text = str::to_owned;
         let run = Run {

@@ -7,12 +7,13 @@ use futures::StreamExt as _;
 use sha2::{Digest as _, Sha256};
 
 use super::item::{Gold, Item};
-use super::record::{Record, RecordError, Store};
+use super::record::{Record, Store};
 use crate::agent::{
-    Agent, AgentEvent, AskOptions, AskPart, AskRequest, AskTurn, Outcome, ToolUse, VideoPart, WindowStatus,
+    Agent, AskOptions, AskPart, AskRequest, AskTurn, Outcome, ToolUse, VideoPart, WindowStatus, finished,
 };
 use crate::config::Dispatch;
 use crate::engine::Sampling;
+use crate::ledger::LedgerError;
 use crate::media::SourceRequest;
 use crate::types::Role;
 
@@ -88,14 +89,14 @@ const HOPELESS: usize = 20;
 /// Asks, and writes each result as it comes. `told` is called with each. False when nothing but failures came, and it gave up.
 ///
 /// # Errors
-/// [`RecordError`] when a result can't be written. What a question ends with is part of its result.
+/// [`LedgerError`] when a result can't be written. What a question ends with is part of its result.
 pub async fn run(
     agent: &Agent,
     items: &[Item],
     asking: &Asking,
     store: &mut Store,
     mut told: impl FnMut(&Record),
-) -> Result<bool, RecordError> {
+) -> Result<bool, LedgerError> {
     let (mut failed, mut answered) = (0, false);
     let mut running = futures::stream::iter(items.iter().map(|item| one(agent, item, asking)))
         .buffer_unordered(asking.at_once.max(1));
@@ -129,7 +130,7 @@ async fn one(agent: &Agent, item: &Item, asking: &Asking) -> Record {
         ..Sampling::default()
     };
     let parts = vec![AskPart::Video(VideoPart::whole(source(&item.video))), AskPart::Text(item.prompt.clone())];
-    let mut events = agent.ask(AskRequest {
+    let events = agent.ask(AskRequest {
         turns: vec![AskTurn { role: Role::User, parts }],
         sampling,
         prefix: String::new(),
@@ -137,14 +138,7 @@ async fn one(agent: &Agent, item: &Item, asking: &Asking) -> Record {
         id: format!("eval-{}", uuid::Uuid::now_v7().simple()),
         trace: None,
     });
-    let mut outcome = Err("the episode ended without an end".to_owned());
-    while let Some(event) = events.next().await {
-        match event {
-            Ok(AgentEvent::Finished(finished)) => outcome = Ok(finished),
-            Ok(_) => {}
-            Err(error) => outcome = Err(error.to_string()),
-        }
-    }
+    let outcome = finished(events).await;
     let groups = item.groups.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
     let record = Record {
         id: item.id.clone(),
@@ -167,7 +161,7 @@ async fn one(agent: &Agent, item: &Item, asking: &Asking) -> Record {
     };
     match outcome {
         Ok(outcome) => told_by(&outcome, &item.gold, record),
-        Err(error) => Record { error: Some(error), ..record },
+        Err(error) => Record { error: Some(error.to_string()), ..record },
     }
 }
 

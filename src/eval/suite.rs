@@ -16,7 +16,7 @@ mod videomme;
 
 use std::path::{Path, PathBuf};
 
-pub use signal_board::{Boards, SIGNAL_BOARD, make as film_boards, questions as signal_board};
+pub use signal_board::{Boards, SIGNAL_BOARD, film as film_board, make as film_boards, questions as signal_board};
 
 use super::item::Item;
 
@@ -107,6 +107,21 @@ impl Suite {
             Self::Mmvu | Self::MmvuAll => Some("yale-nlp/MMVU"),
             Self::CharadesSta => Some("lmms-lab/charades_sta"),
             Self::Jsonl => None,
+        }
+    }
+
+    /// Its files of questions, by the ends of their paths in the data set. What else it needs (videos, subtitles) is published in
+    /// archives, to be unpacked beside them.
+    #[must_use]
+    pub const fn tables(self) -> &'static [&'static str] {
+        match self {
+            Self::VideoMme | Self::VideoMmeSubtitles => videomme::TABLES,
+            Self::LongVideoBench => longvideobench::TABLES,
+            Self::LvBench => lvbench::TABLES,
+            Self::Mlvu => mlvu::TABLES,
+            Self::Mmvu | Self::MmvuAll => mmvu::TABLES,
+            Self::CharadesSta => charades::TABLES,
+            Self::Jsonl => &[],
         }
     }
 

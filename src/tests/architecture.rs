@@ -9,7 +9,7 @@ use super::support::root;
 const LINES_MAX: usize = 500;
 
 /// What each room may name with `use crate::…` or `crate::…`. A room always sees itself.
-const MAY_SEE: [(&str, &[&str]); 17] = [
+const MAY_SEE: [(&str, &[&str]); 19] = [
     ("types", &[]),
     ("config", &[]),
     ("card", &["config"]),
@@ -18,7 +18,9 @@ const MAY_SEE: [(&str, &[&str]); 17] = [
     ("media", &["types", "config", "card"]),
     ("agent", &["engine", "media", "types", "config", "card"]),
     ("synthetic", &["types"]),
-    ("eval", &["agent", "engine", "media", "types", "config", "synthetic"]),
+    ("ledger", &[]),
+    ("eval", &["agent", "engine", "media", "types", "config", "synthetic", "ledger"]),
+    ("batch", &["agent", "engine", "media", "types", "config", "ledger"]),
     ("protocol", &["types", "config"]),
     ("metrics", &[]),
     ("traces", &["types"]),
@@ -32,6 +34,7 @@ const MAY_SEE: [(&str, &[&str]); 17] = [
             "app",
             "api",
             "eval",
+            "batch",
             "synthetic",
             "agent",
             "engine",

@@ -63,7 +63,7 @@ async fn a_broken_off_run_and_shards_come_to_what_one_run_comes_to() {
     let (agent, run) = (agent().await, run_of(&items, "parallel"));
     let whole = folder.path().join("whole.jsonl");
     assert_eq!(ask(&agent, &items, &ASKING, &whole, &run).await, 10);
-    let (_, expected) = eval::load(&whole).expect("reads");
+    let (_, expected) = eval::Store::load(&whole).expect("reads");
     let report = Report::of(run.clone(), &expected);
     // The model answers most of what it was made for. Chance is below one in twenty.
     assert!(report.all.score.mean >= 0.5 && report.errors == 0, "{}", report.markdown());
@@ -75,7 +75,7 @@ async fn a_broken_off_run_and_shards_come_to_what_one_run_comes_to() {
     let resumed = folder.path().join("resumed.jsonl");
     std::fs::write(&resumed, lines[..6].concat() + &lines[6][..30]).expect("written");
     assert_eq!(ask(&agent, &items, &ASKING, &resumed, &run).await, 5);
-    assert_eq!(timeless(&eval::load(&resumed).expect("reads").1), timeless(&expected));
+    assert_eq!(timeless(&eval::Store::load(&resumed).expect("reads").1), timeless(&expected));
     assert_eq!(ask(&agent, &items, &ASKING, &resumed, &run).await, 0, "nothing is left");
 
     let mut together = Vec::new();
@@ -83,7 +83,7 @@ async fn a_broken_off_run_and_shards_come_to_what_one_run_comes_to() {
         let share: Vec<Item> = items.iter().skip(place).step_by(3).cloned().collect();
         let path = folder.path().join(format!("{place}.jsonl"));
         ask(&agent, &share, &ASKING, &path, &run).await;
-        together.extend(eval::load(&path).expect("reads").1);
+        together.extend(eval::Store::load(&path).expect("reads").1);
     }
     together.sort_by(|one, other| one.id.cmp(&other.id));
     assert_eq!(timeless(&together), timeless(&expected));
@@ -92,7 +92,7 @@ async fn a_broken_off_run_and_shards_come_to_what_one_run_comes_to() {
     let blind = folder.path().join("blind.jsonl");
     let without = Asking { mode: Mode::None, ..ASKING };
     ask(&agent, &items, &without, &blind, &run_of(&items, "none")).await;
-    let (_, records) = eval::load(&blind).expect("reads");
+    let (_, records) = eval::Store::load(&blind).expect("reads");
     assert!(records.iter().all(|record| record.calls == 0 && record.error.is_none()), "{records:?}");
     let comparison = Comparison::of(&expected, &records).expect("the same questions");
     assert!(comparison.difference.mean > 0.0, "{comparison:?}");
@@ -106,7 +106,7 @@ async fn what_fails_is_a_result_too() {
     let (agent, run) = (agent().await, run_of(&items, "parallel"));
     let path = folder.path().join("run.jsonl");
     ask(&agent, &items, &ASKING, &path, &run).await;
-    let (_, records) = eval::load(&path).expect("reads");
+    let (_, records) = eval::Store::load(&path).expect("reads");
     assert!(records[0].error.is_some() && records[0].score == 0.0, "{records:?}");
     assert_eq!(Report::of(run, &records).errors, 1);
 }

@@ -11,6 +11,10 @@ use super::{SuiteError, found, table, video};
 use crate::eval::item::{Gold, Item};
 use crate::types::MediaTime;
 
+/// Files of questions, the first of which is taken.
+pub(super) const TABLES: &[&str] =
+    &["charades_sta_test.txt", "data/test-00000-of-00001.parquet", "test-00000-of-00001.parquet"];
+
 #[derive(Debug, Deserialize)]
 struct Row {
     video: String,
@@ -19,8 +23,7 @@ struct Row {
 }
 
 pub(super) fn load(path: &Path) -> Result<Vec<Item>, SuiteError> {
-    let (file, root) =
-        found(path, &["charades_sta_test.txt", "data/test-00000-of-00001.parquet", "test-00000-of-00001.parquet"])?;
+    let (file, root) = found(path, TABLES)?;
     let is_text = file.extension().is_some_and(|extension| extension == "txt");
     let rows = if is_text { lines(&file)? } else { table_rows(&file)? };
     let rows = rows.into_iter().enumerate();

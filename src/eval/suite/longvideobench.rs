@@ -9,6 +9,10 @@ use serde_json::Value;
 use super::{SuiteError, found, plain, table, video, with_options};
 use crate::eval::item::{Gold, Item, letter_at};
 
+/// Files of questions, the first of which is taken.
+pub(super) const TABLES: &[&str] =
+    &["lvb_val.json", "validation-00000-of-00001.parquet", "data/validation-00000-of-00001.parquet"];
+
 #[derive(Debug, Deserialize)]
 struct Row {
     id: String,
@@ -24,8 +28,7 @@ struct Row {
 }
 
 pub(super) fn load(path: &Path) -> Result<Vec<Item>, SuiteError> {
-    let (file, root) =
-        found(path, &["lvb_val.json", "validation-00000-of-00001.parquet", "data/validation-00000-of-00001.parquet"])?;
+    let (file, root) = found(path, TABLES)?;
     let rows = table::rows(&file)?.into_iter().enumerate();
     rows.map(|(at, value)| {
         // One that is missing keeps its place, and the others their letters.

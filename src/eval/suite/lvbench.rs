@@ -9,6 +9,10 @@ use serde_json::Value;
 use super::{LETTER_ONLY, SuiteError, found, letter_of, plain, table, texts, video};
 use crate::eval::item::{Gold, Item};
 
+/// Files of questions, the first of which is taken.
+pub(super) const TABLES: &[&str] =
+    &["video_info.meta.jsonl", "data/train-00000-of-00001.parquet", "train-00000-of-00001.parquet"];
+
 #[derive(Debug, Deserialize)]
 struct Line {
     key: String,
@@ -32,8 +36,7 @@ struct Question {
 }
 
 pub(super) fn load(path: &Path) -> Result<Vec<Item>, SuiteError> {
-    let names = ["video_info.meta.jsonl", "data/train-00000-of-00001.parquet", "train-00000-of-00001.parquet"];
-    let (file, root) = found(path, &names)?;
+    let (file, root) = found(path, TABLES)?;
     let mut items = Vec::new();
     for (at, value) in table::rows(&file)?.into_iter().enumerate() {
         if value.get("qa").is_some() {

@@ -11,6 +11,20 @@ use crate::eval::item::{Gold, Item, letter_at};
 
 const TASKS: [&str; 7] = ["1_plotQA", "2_needle", "3_ego", "4_count", "5_order", "6_anomaly_reco", "7_topic_reasoning"];
 
+/// Files of questions: the flattened one, or one for each task.
+pub(super) const TABLES: &[&str] = &[
+    "mlvu/test-00000-of-00001.parquet",
+    "data/test-00000-of-00001.parquet",
+    "test-00000-of-00001.parquet",
+    "json/1_plotQA.json",
+    "json/2_needle.json",
+    "json/3_ego.json",
+    "json/4_count.json",
+    "json/5_order.json",
+    "json/6_anomaly_reco.json",
+    "json/7_topic_reasoning.json",
+];
+
 #[derive(Debug, Deserialize)]
 struct Row {
     #[serde(alias = "video_name")]
@@ -35,21 +49,7 @@ pub(super) fn load(path: &Path) -> Result<Vec<Item>, SuiteError> {
         }
         return Ok(items);
     }
-    let (file, root) = found(
-        path,
-        &[
-            "mlvu/test-00000-of-00001.parquet",
-            "data/test-00000-of-00001.parquet",
-            "test-00000-of-00001.parquet",
-            "json/1_plotQA.json",
-            "json/2_needle.json",
-            "json/3_ego.json",
-            "json/4_count.json",
-            "json/5_order.json",
-            "json/6_anomaly_reco.json",
-            "json/7_topic_reasoning.json",
-        ],
-    )?;
+    let (file, root) = found(path, TABLES)?;
     let task = file.file_stem().and_then(|stem| stem.to_str()).filter(|stem| TASKS.contains(stem));
     read(&root, &file, task)
 }

@@ -11,6 +11,9 @@ use serde::Deserialize;
 use super::{SuiteError, found, letter_of, table, video, with_options};
 use crate::eval::item::{Gold, Item};
 
+/// Files of questions, the first of which is taken.
+pub(super) const TABLES: &[&str] = &["validation.json"];
+
 #[derive(Debug, Deserialize)]
 struct Row {
     id: String,
@@ -30,7 +33,7 @@ struct Metadata {
 }
 
 pub(super) fn load(path: &Path, open_too: bool) -> Result<Vec<Item>, SuiteError> {
-    let (file, root) = found(path, &["validation.json"])?;
+    let (file, root) = found(path, TABLES)?;
     let mut items = Vec::new();
     for (at, value) in table::rows(&file)?.into_iter().enumerate() {
         let row: Row = table::read(&file, at + 1, value)?;

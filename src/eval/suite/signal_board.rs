@@ -82,7 +82,11 @@ pub async fn make(
     Ok(())
 }
 
-async fn film(media: &Media, board: &Board, path: &Path) -> Result<(), MediaError> {
+/// Makes a board's video.
+///
+/// # Errors
+/// As [`Media::film`].
+pub async fn film(media: &Media, board: &Board, path: &Path) -> Result<(), MediaError> {
     let side = u32::try_from(SIDE).unwrap_or_default();
     let frame_ms = 1000 / i64::from(Board::FPS);
     let board = board.clone();

@@ -7,6 +7,10 @@ use serde::Deserialize;
 use super::{SuiteError, found, letter_of, lettered, subtitles, table, video, with_options};
 use crate::eval::item::{Gold, Item};
 
+/// Files of questions, the first of which is taken.
+pub(super) const TABLES: &[&str] =
+    &["videomme/test-00000-of-00001.parquet", "test-00000-of-00001.parquet", "videomme.json"];
+
 #[derive(Debug, Deserialize)]
 struct Row {
     #[serde(rename = "videoID")]
@@ -23,8 +27,7 @@ struct Row {
 }
 
 pub(super) fn load(path: &Path, with_subtitles: bool) -> Result<Vec<Item>, SuiteError> {
-    let (file, root) =
-        found(path, &["videomme/test-00000-of-00001.parquet", "test-00000-of-00001.parquet", "videomme.json"])?;
+    let (file, root) = found(path, TABLES)?;
     let mut with_words = 0;
     let rows = table::rows(&file)?.into_iter().enumerate();
     let items = rows.map(|(at, value)| {
