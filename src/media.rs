@@ -28,5 +28,6 @@ pub use image::thumbnail;
 pub use install::{INSTALL_HINT, InstallReport, install};
 pub use media::{Media, MediaLoad, Video};
 pub use probe::VideoInfo;
+pub use sample::{BadAspect, frame_size, frame_times};
 pub use source::SourceRequest;
 pub use uploads::{About, FileId, Incoming, Listing, Stored, Turn, Upload, UploadError, Uploads};

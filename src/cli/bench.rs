@@ -1,5 +1,7 @@
 //! `paravt bench`: how fast this machine does a part of the work, measured from inside.
 
+#[cfg(feature = "native")]
+mod capacity;
 mod engine;
 mod media;
 mod memory;
@@ -33,6 +35,9 @@ enum Part {
     /// Simulate episodes with the native engine's scheduler and a modelled step time, first come first served and by episodes
     #[cfg(feature = "native")]
     Scheduler(scheduler::SchedulerArgs),
+    /// From traffic to GPUs, decode cores, network and cost, on paper; and fleets of many GPUs in modelled time
+    #[cfg(feature = "native")]
+    Capacity(Box<capacity::CapacityArgs>),
 }
 
 /// Runs the command.
@@ -43,6 +48,8 @@ pub(super) async fn run(args: &BenchArgs, config: Config, environment: &Environm
         Part::Soak(args) => Box::pin(soak::run(args, config, environment)).await,
         #[cfg(feature = "native")]
         Part::Scheduler(args) => scheduler::run(args),
+        #[cfg(feature = "native")]
+        Part::Capacity(args) => capacity::run(args),
     }
 }
 

@@ -32,7 +32,7 @@ impl FrameRange {
 /// A side is 0, or one side is more than 200 times the other: the reference refuses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the picture is empty or more than 200 times as long as wide")]
-pub(super) struct BadAspect;
+pub struct BadAspect;
 
 /// First frame at or after `start`, last frame at or before `end`, seconds, as `calculate_video_frame_range` finds them.
 /// They cross when the stretch holds no frame. The total is at least 1.
@@ -125,6 +125,13 @@ pub(super) fn pick(total: u64, fps: f64, span: Option<(f64, f64)>, density: Dens
     frames
 }
 
+/// When the frames of a stretch, or of all, of a video are shown that has a constant rate: seconds, as [`pick`] picks them by the budget.
+#[must_use]
+pub fn frame_times(seconds: f64, fps: f64, span: Option<(f64, f64)>, budget: &FrameBudget) -> Vec<f64> {
+    let total = (seconds * fps).round() as u64;
+    pick(total, fps, span, Density::Budget, budget).into_iter().map(|frame| frame as f64 / fps).collect()
+}
+
 /// Height and width a picture is scaled to, as `smart_resize` finds them: multiples of the factor, within the pixel
 /// bounds, the aspect kept as well as they allow. A side can come out 0 for bounds too tight; see [`frame_size`].
 ///
@@ -155,7 +162,7 @@ pub(super) fn smart_resize(size: FrameSize, budget: &PixelBudget) -> Result<Fram
 ///
 /// # Errors
 /// [`BadAspect`].
-pub(super) fn frame_size(size: FrameSize, budget: &PixelBudget) -> Result<FrameSize, BadAspect> {
+pub fn frame_size(size: FrameSize, budget: &PixelBudget) -> Result<FrameSize, BadAspect> {
     let factor = budget.factor.max(1);
     let budget = PixelBudget { factor, ..*budget };
     let size = smart_resize(size, &budget)?;

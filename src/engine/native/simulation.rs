@@ -4,10 +4,13 @@
 //! episode is a first turn over an overview, windows that are asked for while that turn is being written, and a second turn
 //! that goes on from the first with the windows' summaries. Same arguments, same report.
 
+mod dispatcher;
 mod episode;
+pub mod fleet;
+mod node;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use rand_chacha::ChaCha8Rng;
@@ -15,8 +18,9 @@ use rand_chacha::rand_core::SeedableRng;
 use serde::Serialize;
 
 use self::episode::{Call, Episode};
-use super::batch::{Batch, SequenceId};
-use super::scheduler::{Scheduler, SchedulerConfig, SchedulerStats};
+use self::node::Node;
+use super::batch::Batch;
+use super::scheduler::{SchedulerConfig, SchedulerStats};
 
 /// Episodes to serve. Ranges are inclusive and drawn from evenly.
 #[derive(Debug, Clone, Serialize)]
@@ -43,6 +47,10 @@ pub struct Workload {
     pub window_tokens: (usize, usize),
     /// Tokens of a window's summary.
     pub summary_tokens: (usize, usize),
+    /// Tokens of the second turn's prompt around the summaries.
+    pub response_tokens: usize,
+    /// The same for each summary.
+    pub line_tokens: usize,
     /// Tokens of the last turn.
     pub answer_tokens: (usize, usize),
 }
@@ -62,6 +70,8 @@ impl Default for Workload {
             instruction_tokens: 120,
             window_tokens: (600, 2000),
             summary_tokens: (30, 200),
+            response_tokens: 1,
+            line_tokens: 0,
             answer_tokens: (20, 120),
         }
     }
@@ -92,11 +102,29 @@ impl StepCost {
     #[must_use]
     pub fn seconds(&self, batch: &Batch) -> f64 {
         let rows = batch.rows.iter().map(|row| {
-            let count = row.tokens.len() as f64;
-            let token_s = if row.tokens.len() == 1 { self.decode_token_s } else { self.prefill_token_s };
-            count * token_s + count * (row.first as f64 + (count + 1.0) / 2.0) * self.attention_s
+            let count = row.tokens.len();
+            if count == 1 { self.writing_s(row.first, count) } else { self.reading_s(row.first, count) }
         });
         self.step_s + rows.sum::<f64>()
+    }
+
+    /// Seconds for so many tokens of a prompt that come after `first` others, in however many pieces; steps not counted.
+    #[must_use]
+    pub fn reading_s(&self, first: usize, count: usize) -> f64 {
+        self.tokens_s(first, count, self.prefill_token_s)
+    }
+
+    /// Seconds for so many tokens that are decoded one after another, the first of them after `first` others; steps not
+    /// counted.
+    #[must_use]
+    pub fn writing_s(&self, first: usize, count: usize) -> f64 {
+        self.tokens_s(first, count, self.decode_token_s)
+    }
+
+    /// The `i`-th token attends to `first + i` keys, its own included.
+    fn tokens_s(&self, first: usize, count: usize, token_s: f64) -> f64 {
+        let count = count as f64;
+        count * token_s + count * (first as f64 + (count + 1.0) / 2.0) * self.attention_s
     }
 }
 
@@ -154,10 +182,9 @@ pub fn simulate(config: &SchedulerConfig, workload: &Workload, cost: &StepCost, 
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let episodes = episode::draw(workload, &mut random);
     let mut simulation = Simulation {
-        scheduler: Scheduler::new(config.clone()),
+        node: Node::new(config.clone()),
         crop: duration(workload.crop_s),
         arrivals: BinaryHeap::new(),
-        calls: HashMap::new(),
         now: Duration::ZERO,
         episodes,
     };
@@ -167,7 +194,7 @@ pub fn simulate(config: &SchedulerConfig, workload: &Workload, cost: &StepCost, 
     let (mut busy, mut steps) = (Duration::ZERO, 0);
     loop {
         simulation.submit_arrived();
-        if let Some(batch) = simulation.scheduler.step(|_, _, _| Vec::new()) {
+        if let Some(batch) = simulation.node.step() {
             let took = duration(cost.seconds(&batch));
             simulation.now += took;
             busy += took;
@@ -188,11 +215,10 @@ fn duration(seconds: f64) -> Duration {
 }
 
 struct Simulation {
-    scheduler: Scheduler,
+    node: Node,
     crop: Duration,
     /// What will be requested: when, for which episode, which of its calls.
     arrivals: BinaryHeap<Reverse<(Duration, usize, Call)>>,
-    calls: HashMap<SequenceId, (usize, Call)>,
     now: Duration,
     episodes: Vec<Episode>,
 }
@@ -207,33 +233,22 @@ impl Simulation {
             if episode.refused {
                 continue;
             }
-            match self.scheduler.submit(episode.request(number, call), at) {
-                Ok(id) => {
-                    episode.submitted(call, at);
-                    self.calls.insert(id, (number, call));
-                }
+            match self.node.submit(episode.request(number, call), number, call, at) {
+                Ok(_) => episode.submitted(call, at),
                 Err(_) => episode.refused = true,
             }
         }
     }
 
     fn take(&mut self, batch: &Batch) {
-        self.scheduler.commit(batch);
-        for row in batch.rows.iter().filter(|row| row.outputs > 0) {
-            let Some((number, call)) = self.calls.get(&row.id).copied() else { continue };
-            let episode = &mut self.episodes[number];
-            let generated = self.scheduler.sequence(row.id).map_or(0, |sequence| sequence.generated().len());
-            self.scheduler.advance(row.id, &[episode.token(call, generated)]);
-            let followers = episode.progress(call, generated + 1, self.now);
-            if episode.wanted(call) == generated + 1 {
-                self.scheduler.end(row.id);
-                self.calls.remove(&row.id);
+        let (now, crop) = (self.now, self.crop);
+        let arrivals = &mut self.arrivals;
+        self.node.take(batch, &mut self.episodes, now, |told| {
+            for follower in told.followers {
+                let delay = if matches!(follower, Call::Window(_)) { crop } else { Duration::ZERO };
+                arrivals.push(Reverse((now + delay, told.number, follower)));
             }
-            for follower in followers {
-                let delay = if matches!(follower, Call::Window(_)) { self.crop } else { Duration::ZERO };
-                self.arrivals.push(Reverse((self.now + delay, number, follower)));
-            }
-        }
+        });
     }
 
     fn report(self, busy: Duration, steps: usize) -> Report {
@@ -251,7 +266,7 @@ impl Simulation {
             total_s,
             busy: if total_s > 0.0 { busy.as_secs_f64() / total_s } else { 0.0 },
             steps,
-            stats: self.scheduler.stats(),
+            stats: self.node.stats(),
         }
     }
 }

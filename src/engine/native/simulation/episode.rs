@@ -31,6 +31,8 @@ pub(super) struct Episode {
     windows: Vec<Window>,
     instruction_tokens: usize,
     answer_tokens: usize,
+    /// Tokens of the response beside summaries.
+    response_tokens: usize,
     /// Calls that have to end before the second turn.
     awaited: usize,
     first_token: Option<Duration>,
@@ -67,6 +69,7 @@ pub(super) fn draw(workload: &Workload, random: &mut impl RngCore) -> Vec<Episod
                 system_tokens: workload.system_tokens,
                 overview_tokens: between(random, workload.overview_tokens).max(1),
                 call_ends: (1..=windows.len()).map(|call| think_tokens + call * workload.call_tokens).collect(),
+                response_tokens: workload.response_tokens + windows.len() * workload.line_tokens,
                 awaited: windows.len() + 1,
                 windows,
                 instruction_tokens: workload.instruction_tokens,
@@ -108,7 +111,7 @@ impl Episode {
         if call == Call::Second {
             prompt.extend((0..self.wanted(Call::First)).map(|at| self.token(Call::First, at)));
             let summaries: usize = self.windows.iter().map(|window| window.summary_tokens).sum();
-            prompt.extend(own(number + 1, 3, summaries + 1));
+            prompt.extend(own(number + 1, 3, summaries + self.response_tokens));
         }
         let sub = matches!(call, Call::Window(_));
         SequenceRequest {
@@ -168,6 +171,11 @@ impl Episode {
             }
         }
         next
+    }
+
+    /// Whether it was served to its end.
+    pub(super) const fn is_over(&self) -> bool {
+        self.end.is_some()
     }
 
     pub(super) fn latency(&self) -> Option<Duration> {
