@@ -4,6 +4,7 @@
 //! This room knows nothing of engines' and media's insides; `app` wires them.
 
 mod ask;
+mod batch;
 mod bench;
 mod demo;
 mod doctor;
@@ -69,6 +70,8 @@ enum Command {
     Bench(bench::BenchArgs),
     /// Ask a benchmark's questions and count the right answers
     Eval(eval::EvalArgs),
+    /// Tell the events of many videos: a file of tasks in, a line of JSON for each out
+    Batch(batch::BatchArgs),
     /// Make keys for callers of the server
     Keys(keys::KeysArgs),
     /// Print the OpenAPI document
@@ -111,6 +114,10 @@ impl Cli {
             Command::Eval(args) => {
                 let config = load(&args.engine)?;
                 interruptible(Box::pin(eval::run(&args, config, environment))).await
+            }
+            Command::Batch(args) => {
+                let config = load(&args.engine)?;
+                interruptible(Box::pin(batch::run(&args, config, environment))).await
             }
             Command::Keys(args) => keys::run(&args),
             Command::Openapi => openapi::run(),

@@ -342,7 +342,7 @@ fn overview_budget(card: &ModelCard, part: &VideoPart) -> FrameBudget {
 
 /// A video as calls can name it, limited to the part the caller asked about.
 fn describe(name: String, video: &Video, part: &VideoPart) -> Result<SceneVideo, MediaError> {
-    let duration = video.info().duration;
+    let duration = video.duration();
     let start = part.start.unwrap_or(MediaTime::ZERO).max(MediaTime::ZERO);
     let end = part.end.unwrap_or(duration).min(duration);
     let span = TimeSpan::new(start, end).filter(|span| span.start < span.end || duration == MediaTime::ZERO);

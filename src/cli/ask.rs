@@ -109,6 +109,7 @@ fn name(source: &SourceRequest, video: &str) -> String {
         SourceRequest::Url(url) if url.to_ascii_lowercase().starts_with("data:") => "data: URL".to_owned(),
         SourceRequest::Url(_) => video.split(['?', '#']).next().unwrap_or(video).to_owned(),
         SourceRequest::Upload(upload) => upload.stored().filename.clone(),
+        SourceRequest::Open(_) => "open video".to_owned(),
     }
 }
 

@@ -14,7 +14,7 @@ use super::source::{Kind, Sources};
 use super::{Ffmpeg, MediaError, SourceRequest, image, probe};
 use crate::card::{FrameBudget, PixelBudget};
 use crate::config::MediaConfig;
-use crate::types::{Clip, Frame, TimeSpan};
+use crate::types::{Clip, Frame, MediaTime, TimeSpan};
 
 /// Largest still picture in bytes, where the configuration allows videos as large.
 const MAX_IMAGE_BYTES: u64 = 64 << 20;
@@ -51,7 +51,18 @@ struct Inner {
 #[derive(Debug, Clone)]
 pub struct Video {
     inner: Arc<Opened>,
+    /// The part of it that this is. All times are then from the part's start.
+    part: Option<TimeSpan>,
 }
+
+/// The same open file, and the same part of it.
+impl PartialEq for Video {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner) && self.part == other.part
+    }
+}
+
+impl Eq for Video {}
 
 #[derive(Debug)]
 struct Opened {
@@ -103,6 +114,9 @@ impl Media {
     /// # Errors
     /// [`MediaError`] by cause: where it is, how large it is, what it is.
     pub async fn open(&self, source: &SourceRequest) -> Result<Video, MediaError> {
+        if let SourceRequest::Open(video) = source {
+            return Ok(video.clone());
+        }
         let inner = &*self.inner;
         let max_bytes = inner.config.max_bytes;
         let content = Arc::new(Box::pin(inner.sources.open(source, Kind::Video, max_bytes)).await?);
@@ -129,7 +143,7 @@ impl Media {
         };
         let probed = inner.probes.try_get_with((Arc::clone(&id), content.is_local()), probe).await;
         let probed = probed.map_err(|error| MediaError::clone(&error))?;
-        Ok(probed.map(|probed| Video { inner: Arc::new(Opened { id, content, probed }) }))
+        Ok(probed.map(|probed| Video { inner: Arc::new(Opened { id, content, probed }), part: None }))
     }
 
     /// Frames spread over the whole video or over `span`: `frames` exactly, or as the budget says. Never more than there
@@ -146,7 +160,7 @@ impl Media {
         pixels: &PixelBudget,
     ) -> Result<Clip, MediaError> {
         let density = frames.map_or(Density::Budget, Density::Exactly);
-        let plan = plan::plan(&video.inner.probed, span, density, budget)?;
+        let plan = plan::plan(&video.inner.probed, video.within(span), density, budget)?;
         let plan = plan.sampled(&video.inner.probed, self.inner.config.overview_sampling);
         self.clip(video, plan, pixels).await
     }
@@ -164,7 +178,7 @@ impl Media {
         pixels: &PixelBudget,
     ) -> Result<Clip, MediaError> {
         let density = if dense { Density::Dense } else { Density::Budget };
-        let plan = plan::plan(&video.inner.probed, Some(span), density, budget)?;
+        let plan = plan::plan(&video.inner.probed, video.within(Some(span)), density, budget)?;
         self.clip(video, plan, pixels).await
     }
 
@@ -197,7 +211,7 @@ impl Media {
             let problem = "no frame of this stretch can be decoded: the file is cut off or damaged there";
             return Err(MediaError::NoFrames(problem.to_owned()));
         }
-        Ok(Clip { span: plan.span, frames, partial, keyframes: plan.keyframes })
+        Ok(video.told(Clip { span: plan.span, frames, partial, keyframes: plan.keyframes }))
     }
 
     /// A still picture from `data:`/`http(s):`/`file:`, decoded with limits and scaled.
@@ -254,6 +268,45 @@ impl Video {
         &self.inner.probed.info
     }
 
+    /// Its length, or the part's.
+    #[must_use]
+    pub fn duration(&self) -> MediaTime {
+        self.part.map_or(self.inner.probed.info.duration, |part| apart(part.end, part.start))
+    }
+
+    /// A part of it as a video of its own, whose first instant is 0. `span` is in this video's own times. `None` where it holds
+    /// nothing of the video.
+    #[must_use]
+    pub fn part(&self, span: TimeSpan) -> Option<Self> {
+        let part = self.within(Some(span))?;
+        let (start, end) = (part.start.max(self.starts_at()), part.end.min(self.inner.probed.info.duration));
+        let part = TimeSpan { start, end };
+        (part.start < part.end).then(|| Self { inner: Arc::clone(&self.inner), part: Some(part) })
+    }
+
+    /// The first instant of this part in the whole video.
+    #[must_use]
+    pub fn starts_at(&self) -> MediaTime {
+        self.part.map_or(MediaTime::ZERO, |part| part.start)
+    }
+
+    /// A stretch, or all of it, in the times of the whole video. `None` is all of a whole video.
+    fn within(&self, span: Option<TimeSpan>) -> Option<TimeSpan> {
+        let (Some(part), Some(span)) = (self.part, span) else { return span.or(self.part) };
+        let moved = |time: MediaTime| MediaTime::from_micros(time.micros().saturating_add(part.start.micros()));
+        Some(TimeSpan { start: moved(span.start), end: moved(span.end).min(part.end) })
+    }
+
+    /// A clip in this part's times.
+    fn told(&self, clip: Clip) -> Clip {
+        let Some(part) = self.part else { return clip };
+        // A frame may be shown since before the part begins.
+        let moved = |time: MediaTime| apart(time, part.start).max(MediaTime::ZERO);
+        let span = TimeSpan { start: moved(clip.span.start), end: moved(clip.span.end) };
+        let frames = clip.frames.into_iter().map(|frame| Frame { time: frame.time.map(moved), ..frame }).collect();
+        Clip { span, frames, ..clip }
+    }
+
     /// Size of the video's file.
     #[must_use]
     pub fn bytes(&self) -> u64 {
@@ -274,4 +327,8 @@ impl Video {
     pub fn id(&self) -> &str {
         &self.inner.id
     }
+}
+
+fn apart(later: MediaTime, earlier: MediaTime) -> MediaTime {
+    MediaTime::from_micros(later.micros().saturating_sub(earlier.micros()))
 }

@@ -18,6 +18,7 @@ use url::Url;
 use super::MediaError;
 use super::content::{Content, Held};
 use super::http::{Found, Guard, Tag, Web};
+use super::media::Video;
 use super::uploads::Upload;
 use crate::config::MediaConfig;
 
@@ -38,6 +39,8 @@ pub enum SourceRequest {
     Path(PathBuf),
     /// A file the caller uploaded, which was looked up for it.
     Upload(Upload),
+    /// A video that is open already, or a part of one.
+    Open(Video),
 }
 
 /// What a source is asked for: which `data:` types are taken, and the word for it in messages.
@@ -169,6 +172,9 @@ impl Sources {
         let text = match request {
             SourceRequest::Path(path) => return file::open(file::trusted(path, kind).await?, kind, max_bytes).await,
             SourceRequest::Upload(upload) => return file::open_upload(upload.clone(), kind, max_bytes).await,
+            SourceRequest::Open(_) => {
+                return Err(MediaError::BadSource(format!("an open video is no {} to be opened", kind.name())));
+            }
             SourceRequest::Url(text) => text,
         };
         if text.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("data:")) {

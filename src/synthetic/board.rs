@@ -140,7 +140,7 @@ impl Board {
     #[must_use]
     pub fn random(difficulty: &Difficulty, frames: u32, random: &mut Random) -> Self {
         let frames = frames.max(Self::FRAMES / 2 + 1);
-        let last = Self::STEPS;
+        let (last, on) = (Self::STEPS, Grid::of(frames));
         let stretches = i64::from(difficulty.stretches.clamp(1, 4));
         let mut lengths: Vec<i64> = (0..stretches).map(|_| random.number(1, difficulty.steps.max(1))).collect();
         // Between two stretches at least one time of the grid is dark, so that they can be told apart.
@@ -154,21 +154,41 @@ impl Board {
             let gap = random.number(0, slack);
             slack -= gap;
             let first = at + gap;
-            lit.push(Self::stretch((first, first + length), frames, difficulty, random));
+            lit.push(Self::stretch((first, first + length), on, difficulty, random));
             at = first + length + 2;
         }
         let grey = u8::try_from(random.number(90, 130)).unwrap_or(110);
         Self { grey, frames, lit }
     }
 
+    /// A board of so many times [`Board::FRAMES`], but for the frames where two meet, lit now and then anywhere in it, at steps of 20 s.
+    /// Its parts are boards that the bundled model knows, as long as they begin at such a step.
+    #[must_use]
+    pub fn long(difficulty: &Difficulty, parts: u32, random: &mut Random) -> Self {
+        let frames = parts.max(1).saturating_mul(Self::FRAMES - 1).saturating_add(1);
+        let step_ms = grid_of(Self::FRAMES);
+        let end_ms = i64::from(frames) * 1000 / i64::from(Self::FPS);
+        let on = Grid { step_ms, steps: i64::from(frames - 1) * 1000 / i64::from(Self::FPS) / step_ms, end_ms };
+        let (mut at, mut lit) = (random.number(1, 6), Vec::new());
+        loop {
+            let until = at + random.number(1, difficulty.steps.max(1));
+            if until > on.steps {
+                break;
+            }
+            lit.push(Self::stretch((at, until), on, difficulty, random));
+            at = until + random.number(3, 8);
+        }
+        let grey = u8::try_from(random.number(90, 130)).unwrap_or(110);
+        Self { grey, frames, lit }
+    }
+
     /// Lit at the steps `first` to `until` of the grid, and at none beside them.
-    fn stretch((first, until): (i64, i64), frames: u32, difficulty: &Difficulty, random: &mut Random) -> Lit {
-        let step_ms = grid_of(frames);
+    fn stretch((first, until): (i64, i64), on: Grid, difficulty: &Difficulty, random: &mut Random) -> Lit {
+        let Grid { step_ms, steps, end_ms } = on;
         let grid = |step: i64| step * step_ms;
         let before = if first == 0 { 0 } else { random.number(500, step_ms - 2_000) };
         // The end of the video may be lit as well.
-        let after = if until == Self::STEPS { i64::MAX } else { random.number(2_000, step_ms - 2_000) };
-        let end = i64::from(frames) * 1000 / i64::from(Self::FPS);
+        let after = if until == steps { i64::MAX } else { random.number(2_000, step_ms - 2_000) };
         let shown = (!random.chance(difficulty.empty_percent)).then(|| {
             let (least, most) = difficulty.shown_s;
             let length = random.number(least * 1000, most * 1000);
@@ -183,7 +203,7 @@ impl Board {
                 offset: (4 * random.number(-3, 3), 4 * random.number(-3, 3)),
             }
         });
-        Lit { from_ms: grid(first) - before, until_ms: grid(until).saturating_add(after).min(end), shown }
+        Lit { from_ms: grid(first) - before, until_ms: grid(until).saturating_add(after).min(end_ms), shown }
     }
 
     /// Its length, the last frame's included.
@@ -207,6 +227,23 @@ impl Board {
             TimeSpan::new(MediaTime::from_micros(first * 1000), MediaTime::from_micros(last * 1000))
         };
         self.lit.iter().filter_map(window).collect()
+    }
+}
+
+/// Times at which something may be lit.
+#[derive(Debug, Clone, Copy)]
+struct Grid {
+    step_ms: i64,
+    /// The last step.
+    steps: i64,
+    /// The end of the video.
+    end_ms: i64,
+}
+
+impl Grid {
+    fn of(frames: u32) -> Self {
+        let end_ms = i64::from(frames) * 1000 / i64::from(Board::FPS);
+        Self { step_ms: grid_of(frames), steps: Board::STEPS, end_ms }
     }
 }
 
@@ -258,6 +295,28 @@ mod tests {
         let board = Board::random(&Difficulty::LEVELS[2], Board::FRAMES, &mut Random::new(1, 1));
         assert_eq!(board.length().micros(), 300_200_000);
         assert!(board.lit.iter().all(|lit| lit.until_ms - lit.from_ms >= 20_000));
+    }
+
+    #[test]
+    fn a_long_board_is_lit_all_over_and_its_parts_are_boards() {
+        let board = Board::long(&Difficulty::LEVELS[2], 18, &mut Random::new(1, 1));
+        assert_eq!(board.length().micros(), 5_400_200_000);
+        assert!((25..60).contains(&board.lit.len()), "{}", board.lit.len());
+        let thirds = [0, 1, 2].map(|third| {
+            let part = third * 1_800_000..(third + 1) * 1_800_000;
+            board.lit.iter().filter(|lit| part.contains(&lit.from_ms)).count()
+        });
+        assert!(thirds.iter().all(|count| *count > 4), "{thirds:?}");
+        for pair in board.lit.windows(2) {
+            // Two times of the grid are dark between them.
+            assert!(pair[1].from_ms.div_euclid(20_000) - pair[0].until_ms.div_euclid(20_000) >= 2, "{pair:?}");
+        }
+        for lit in &board.lit {
+            let shown = lit.shown.expect("none is empty");
+            let (first, last) = ((lit.from_ms + 19_999) / 20_000 * 20_000, lit.until_ms / 20_000 * 20_000);
+            assert!(first < shown.from_ms && shown.until_ms < last, "{lit:?}");
+        }
+        assert_eq!(board, Board::long(&Difficulty::LEVELS[2], 18, &mut Random::new(1, 1)));
     }
 
     #[test]

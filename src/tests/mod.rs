@@ -9,6 +9,7 @@ mod agent;
 mod answers;
 mod api;
 mod architecture;
+mod batch;
 #[cfg(feature = "native")]
 mod boards;
 mod cli;
@@ -25,3 +26,5 @@ mod native;
 mod openapi;
 mod remote;
 mod support;
+#[cfg(feature = "native")]
+mod tokens;
