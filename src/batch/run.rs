@@ -78,8 +78,8 @@ pub async fn run(
         (task, key, known, opened)
     });
     let segments = opened.buffered(AHEAD).flat_map(|(task, key, known, opened)| {
-        let segments: Vec<Result<Segment<'_>, Found>> = match opened {
-            Err(error) => vec![Err(closed(task, &key, error))],
+        let segments: Vec<Result<Segment<'_>, Box<Found>>> = match opened {
+            Err(error) => vec![Err(Box::new(closed(task, &key, error)))],
             Ok((video, file, stretch)) => {
                 let spans = cut.segments(stretch);
                 let (of, duration) = (spans.len(), video.duration());
@@ -98,7 +98,7 @@ pub async fn run(
         .map(|(task, count, segment)| async move {
             let found = match segment {
                 Ok(segment) => ask(agent, &segment, asking).await,
-                Err(found) => found,
+                Err(found) => *found,
             };
             (task, count, found)
         })

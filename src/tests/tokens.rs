@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use paravt::agent::cost::{Footage, TokenCost, Way, Writing};
-use paravt::agent::{AskOptions, AskRequest, Outcome, finished};
+use paravt::agent::{AskOptions, AskRequest, Outcome, WindowStatus, finished};
 use paravt::config::{AgentConfig, Dispatch, MediaConfig};
 use paravt::engine::native::{Native, NativeOptions};
 use paravt::eval::{self, Boards};
@@ -64,6 +64,10 @@ async fn tokens_are_what_the_formulas_say() {
             let options = AskOptions { dispatch: Some(dispatch), ..AskOptions::default() };
             let request = AskRequest { options, ..ask_about(SourceRequest::Path(item.video.clone()), &item.prompt) };
             let outcome = finished(agent.ask(request)).await.expect("answers");
+            // One that is refused, or shares another's summary, has no sub-agent.
+            if outcome.windows.iter().any(|window| window.status != WindowStatus::Ok) {
+                continue;
+            }
             let compared = compared(&outcome, &item.prompt, way, &count);
             println!("{way:?} {compared:?}");
             let Compared { windows, read, written } = compared;
