@@ -4,6 +4,7 @@
 # PARAVT names the program (default target/release/paravt). Runs take turns; then precision and recall of the last one.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+# shellcheck source=../lib/need.sh
 source load_tests/lib/need.sh
 runs="${1:-3}"
 program="${PARAVT:-target/release/paravt}"
