@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
+use parquet::data_type::{ByteArray, ByteArrayType, FixedLenByteArray, FixedLenByteArrayType, Int64Type};
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
@@ -17,7 +17,8 @@ enum Column<'a> {
     Texts(&'a str, Vec<&'a str>),
     Lists(&'a str, Vec<Vec<&'a str>>),
     Numbers(&'a str, Vec<i64>),
-    Reals(&'a str, Vec<Vec<f64>>),
+    /// Half precision, by its bits.
+    Halves(&'a str, Vec<Vec<u16>>),
 }
 
 fn parquet(path: &Path, columns: &[Column<'_>]) {
@@ -29,8 +30,9 @@ fn parquet(path: &Path, columns: &[Column<'_>]) {
             Column::Lists(name, _) => {
                 format!("required group {name} (LIST) {{ repeated group list {{ required binary element (UTF8); }} }}")
             }
-            Column::Reals(name, _) => {
-                format!("required group {name} (LIST) {{ repeated group list {{ required double element; }} }}")
+            Column::Halves(name, _) => {
+                let element = "required fixed_len_byte_array(2) element (FLOAT16);";
+                format!("required group {name} (LIST) {{ repeated group list {{ {element} }} }}")
             }
         })
         .collect();
@@ -61,10 +63,11 @@ fn parquet(path: &Path, columns: &[Column<'_>]) {
                     .write_batch(&values, Some(&vec![1; values.len()]), Some(&starts))
                     .expect("written");
             }
-            Column::Reals(_, lists) => {
-                let values: Vec<f64> = lists.iter().flatten().copied().collect();
+            Column::Halves(_, lists) => {
+                let bytes = lists.iter().flatten().map(|bits| ByteArray::from(bits.to_le_bytes().to_vec()));
+                let values: Vec<FixedLenByteArray> = bytes.map(FixedLenByteArray::from).collect();
                 let starts = levels(lists.iter().map(Vec::len).collect());
-                next.typed::<DoubleType>()
+                next.typed::<FixedLenByteArrayType>()
                     .write_batch(&values, Some(&vec![1; values.len()]), Some(&starts))
                     .expect("written");
             }
@@ -243,7 +246,8 @@ fn charades_as_text_or_table() {
         &[
             Column::Texts("video", vec!["3MSZA.mp4"]),
             Column::Texts("caption", vec!["person turn a light on."]),
-            Column::Reals("timestamp", vec![vec![24.296875, 30.40625]]),
+            // 24.3 and 30.4, as near as half precision has them.
+            Column::Halves("timestamp", vec![vec![0x4e13, 0x4f9a]]),
         ],
     );
     let same = Suite::CharadesSta.load(table.path()).expect("loads");
