@@ -42,7 +42,7 @@ use crate::config::EngineConfig;
 use crate::types::{Part, TraceContext};
 use events::{Body, Lost};
 use frames::Frames;
-use generation::{Asked, Generation};
+use generation::Generation;
 use load::Counter;
 use refusal::Trouble;
 use replicas::Replicas;
@@ -159,18 +159,13 @@ impl Engine for RemoteEngine {
             return Err(EngineError::Unsupported("pairs of frames"));
         }
         let counted = self.load.queue(self.max_queued)?;
-        let asked = Asked {
-            prefix: request.prefix.clone(),
-            max_tokens: request.sampling.max_tokens,
-            logprobs: request.sampling.logprobs.is_some(),
-        };
         let frames = request.turns.iter().flat_map(|turn| turn.frames().cloned()).collect();
         let (digests, urls): (Vec<_>, Vec<_>) = self.frames.encode(frames).await?.into_iter().unzip();
         let prefix = prefix::digest(&request.turns, &digests);
         let mut tries = Tries::new(Arc::clone(&self.http), Arc::clone(&self.model), request, urls, prefix).await?;
         let opened = tries.open(None).await?;
         let silence = self.http.limits.silence;
-        let generation = Generation::new(opened, tries, counted, asked, silence);
+        let generation = Generation::new(opened, tries, counted, silence);
         let events = stream::unfold(generation, |mut generation| async move {
             generation.next().await.map(|event| (event, generation))
         });

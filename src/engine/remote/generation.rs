@@ -66,7 +66,8 @@ enum Step {
 }
 
 impl Generation {
-    pub(super) fn new(opened: (Lease, Body), tries: Tries, counted: Counted, asked: Asked, silence: Duration) -> Self {
+    pub(super) fn new(opened: (Lease, Body), tries: Tries, counted: Counted, silence: Duration) -> Self {
+        let asked = tries.asked();
         let connection = Some(Connection::new(opened, &asked, silence));
         let counted = Some(counted);
         let (tries, ready) = (Some(tries), VecDeque::new());
@@ -205,9 +206,7 @@ impl Generation {
         }
         if goes_on {
             tries = tries.after(&self.said, written).await?;
-            self.asked.prefix.push_str(&self.said);
-            let left = u64::from(self.asked.max_tokens).saturating_sub(written);
-            self.asked.max_tokens = u32::try_from(left).unwrap_or(u32::MAX);
+            self.asked = tries.asked();
             self.said.clear();
         }
         let opened = tries.open(Some(trouble)).await;

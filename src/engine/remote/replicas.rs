@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 
 use crate::engine::{SessionKey, Speaker, UpstreamLoad};
 
+/// Replicas a request is tried on at most.
+pub(in crate::engine) const MOST_TRIES: usize = 3;
 /// First time out.
 const FIRST_BACKOFF: Duration = Duration::from_millis(500);
 /// Longest time out.
@@ -109,7 +111,7 @@ impl Replicas {
         Self { all, homes: Homes::default(), next }
     }
 
-    pub(in crate::engine) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.all.len()
     }
 
@@ -124,20 +126,18 @@ impl Replicas {
         let usable = |index: &usize| !tried.contains(index) && self.all[*index].usable(now);
         let least_s = self.all.iter().filter_map(|replica| replica.first_text).map(|(seconds, _)| seconds);
         let least_s = least_s.min_by(f64::total_cmp).unwrap_or(UNKNOWN_S);
-        let cost = |index: usize| self.all[index].cost(least_s, now);
         let order = (0..self.all.len()).map(|step| (self.next + step) % self.all.len());
-        let is_busy = |index: usize| self.all[index].busy.is_some_and(|until| until > now);
-        let rank = |index: usize| (is_busy(index), cost(index));
-        let least = order.filter(usable).min_by(|one, other| {
-            let (one, other) = (rank(*one), rank(*other));
-            one.0.cmp(&other.0).then(one.1.total_cmp(&other.1))
-        })?;
-        let home = (wish.speaker == Speaker::Main).then(|| {
+        let ranked = order.filter(usable).map(|index| (index, self.all[index].rank(least_s, now)));
+        let (least, (_, least_cost)) =
+            ranked.min_by(|(_, one), (_, other)| one.0.cmp(&other.0).then(one.1.total_cmp(&other.1)))?;
+        let home = || {
             let home = self.homes.get(wish.session).filter(usable).or_else(|| self.home(wish.prefix?, usable))?;
-            (!is_busy(home) && cost(home) <= PATIENCE * cost(least)).then_some(home)
-        });
-        let index = home.flatten().unwrap_or(least);
-        if home.flatten().is_none() {
+            let (is_busy, cost) = self.all[home].rank(least_s, now);
+            (!is_busy && cost <= PATIENCE * least_cost).then_some(home)
+        };
+        let home = if wish.speaker == Speaker::Main { home() } else { None };
+        let index = home.unwrap_or(least);
+        if home.is_none() {
             self.next = index + 1;
         }
         if wish.speaker == Speaker::Main {
@@ -211,24 +211,21 @@ impl Replica {
         self.down.is_none_or(|down| down.until <= now && !down.probed)
     }
 
-    /// What one more request costs here. `least_s` is the least time of all replicas, to which what is known of each tends.
-    fn cost(&self, least_s: f64, now: Instant) -> f64 {
-        let known_s = self.first_text.map_or(least_s, |(seconds, at)| {
-            let forgotten = (-now.saturating_duration_since(at).as_secs_f64() / MEMORY.as_secs_f64()).exp();
-            least_s + (seconds - least_s).max(0.0) * forgotten
-        });
+    /// Whether it comes after all others, and what one more request costs here. `least_s` is the least time of all replicas, to
+    /// which what is known of each tends.
+    fn rank(&self, least_s: f64, now: Instant) -> (bool, f64) {
+        let known_s = self
+            .first_text
+            .map_or(least_s, |(seconds, at)| least_s + (seconds - least_s).max(0.0) * remembered(at, now));
         let waited_s =
             self.waiting.iter().min().map_or(0.0, |since| now.saturating_duration_since(*since).as_secs_f64());
-        (self.outstanding + 1) as f64 * known_s.max(waited_s)
+        (self.busy.is_some_and(|until| until > now), (self.outstanding + 1) as f64 * known_s.max(waited_s))
     }
 
     fn measured(&mut self, took: Duration, now: Instant) {
         let took_s = took.as_secs_f64().max(1e-3);
         let seconds = match self.first_text {
-            Some((before_s, at)) if before_s > took_s => {
-                let kept = (-now.saturating_duration_since(at).as_secs_f64() / MEMORY.as_secs_f64()).exp();
-                took_s + (before_s - took_s) * kept
-            }
+            Some((before_s, at)) if before_s > took_s => took_s + (before_s - took_s) * remembered(at, now),
             _ => took_s,
         };
         self.first_text = Some((seconds, now));
@@ -249,6 +246,11 @@ impl Replica {
         };
         self.down = Some(Down { until: now + backoff, backoff, probed: false });
     }
+}
+
+/// The share of what was measured then that is still known.
+fn remembered(at: Instant, now: Instant) -> f64 {
+    (-now.saturating_duration_since(at).as_secs_f64() / MEMORY.as_secs_f64()).exp()
 }
 
 /// Spreads bits evenly: the last step of SplitMix64 (Steele, Lea and Flood, 2014).

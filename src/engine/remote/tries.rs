@@ -8,13 +8,11 @@ use bytes::Bytes;
 use super::Http;
 use super::events::Body;
 use super::frames::blocking;
+use super::generation::Asked;
 use super::refusal::Trouble;
-use super::replicas::{Outcome, Place, Replicas, Wish};
+use super::replicas::{MOST_TRIES, Outcome, Place, Replicas, Wish};
 use super::request;
 use crate::engine::{EngineError, GenerateRequest};
-
-/// Replicas a request is tried on at most.
-const MOST_TRIES: usize = 3;
 
 /// A request's tries. It is never sent to one replica twice.
 #[derive(Debug)]
@@ -61,6 +59,13 @@ impl Tries {
             Ok(Self { body, ..self })
         })
         .await
+    }
+
+    /// What the answer is read by.
+    pub(super) fn asked(&self) -> Asked {
+        let sampling = &self.request.sampling;
+        let (max_tokens, logprobs) = (sampling.max_tokens, sampling.logprobs.is_some());
+        Asked { prefix: self.request.prefix.clone(), max_tokens, logprobs }
     }
 
     /// Whether another replica can go on where one broke off. Only where the request continues a prefix as it is: then the card
@@ -128,10 +133,14 @@ impl Lease {
     /// Tells what became of the request.
     pub(super) fn report(&self, outcome: Outcome) {
         let changed = lock(&self.http.replicas).report(self.place, outcome, Instant::now());
-        if changed && outcome == Outcome::Answered {
-            tracing::info!(upstream.index = self.place.index, "an upstream is back");
-        } else if changed {
-            tracing::warn!(upstream.index = self.place.index, "an upstream is out");
+        match outcome {
+            _ if !changed => {}
+            Outcome::Answered | Outcome::Busy => {
+                tracing::info!(upstream.index = self.place.index, "an upstream is back");
+            }
+            Outcome::Gone | Outcome::Broken => {
+                tracing::warn!(upstream.index = self.place.index, "an upstream is out");
+            }
         }
     }
 

@@ -20,10 +20,7 @@ use super::node::Node;
 use super::{Spread, StepCost, Workload, duration};
 use crate::engine::native::batch::{Batch, SequenceId};
 use crate::engine::native::scheduler::{SchedulerConfig, SubmitError};
-use crate::engine::remote::replicas::Place;
-
-/// Replicas a request is tried on at most, as the remote engine does.
-const MOST_TRIES: usize = 3;
+use crate::engine::remote::replicas::{MOST_TRIES, Place};
 
 /// What there is.
 #[derive(Debug, Clone, Serialize)]
@@ -318,16 +315,15 @@ impl Run<'_> {
         replica.node.take(&batch, &mut self.episodes, self.now, |told| all.push(told));
         for told in all {
             let number = told.number;
+            let front_end = self.front_end_of(number);
             if told.first
                 && let Some(place) = self.replicas[index].places.get_mut(&told.id)
             {
-                let front_end = number % self.front_ends.len();
                 self.front_ends[front_end].dispatcher.spoke(place, self.now);
             }
             if told.ended
                 && let Some(place) = self.replicas[index].places.remove(&told.id)
             {
-                let front_end = self.front_end_of(number);
                 self.front_ends[front_end].dispatcher.release(place);
             }
             for call in told.followers {
