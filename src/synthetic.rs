@@ -11,7 +11,7 @@ mod draw;
 mod question;
 mod random;
 
-pub use board::{Board, Color, Difficulty, Lit, Shape, Shown};
+pub use board::{Board, Color, Difficulty, Lit, Shape, Shown, named};
 pub use draw::SIDE;
 pub use question::{Asked, Question};
 pub use random::Random;

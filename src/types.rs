@@ -3,12 +3,14 @@
 //! This room knows nothing of HTTP, ffmpeg, engines or prompts, and does no I/O.
 
 mod clip;
+mod hex;
 mod message;
 mod time;
 mod trace;
 mod usage;
 
 pub use clip::{Clip, Frame, FrameSize};
+pub use hex::hex;
 pub use message::{Part, Role, Turn};
 pub use time::{MediaTime, ParseTimeError, TimeSpan};
 pub use trace::TraceContext;

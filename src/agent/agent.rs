@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 
 use futures::stream::BoxStream;
 use futures::{FutureExt, Stream, StreamExt};
+use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
@@ -19,7 +20,7 @@ use super::dispatch::Run;
 use super::{AgentError, AgentEvent, AskRequest, Outcome};
 use crate::card::ModelCard;
 use crate::config::AgentConfig;
-use crate::engine::{Engine, EngineError};
+use crate::engine::{Engine, EngineError, Sampling};
 use crate::media::Media;
 
 /// What happens, as it happens. Ends after [`AgentEvent::Finished`] or an error. Dropping it stops the whole tree.
@@ -54,6 +55,15 @@ impl Agent {
         let run = Run::new(self.clone(), request, Emitter(sender), Clock(Instant::now()));
         let task = AbortOnDropHandle::new(tokio::spawn(run.guarded().instrument(span)));
         Events { receiver, task, done: false }.boxed()
+    }
+
+    /// Sampling at this temperature in place of the card's, with a seed that `name` always has, where seeds matter and the engine
+    /// takes them: so that a run of many questions can be repeated, however they are divided.
+    #[must_use]
+    pub fn sampling_of(&self, name: &str, temperature: Option<f64>) -> Sampling {
+        let seed = Sha256::digest(name).iter().take(6).fold(0_u64, |seed, byte| (seed << 8) | u64::from(*byte));
+        let seeded = temperature.is_some_and(|temperature| temperature > 0.0) && self.engine.info().supported.seed;
+        Sampling { temperature, seed: seeded.then_some(seed), ..Sampling::default() }
     }
 
     /// The card.

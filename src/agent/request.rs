@@ -28,6 +28,22 @@ pub struct AskRequest {
     pub trace: Option<TraceContext>,
 }
 
+impl AskRequest {
+    /// One question about one whole video, as the card has it.
+    #[must_use]
+    pub fn about(video: SourceRequest, question: String, id: String) -> Self {
+        let parts = vec![AskPart::Video(VideoPart::whole(video)), AskPart::Text(question)];
+        Self {
+            turns: vec![AskTurn { role: Role::User, parts }],
+            sampling: Sampling::default(),
+            prefix: String::new(),
+            options: AskOptions::default(),
+            id,
+            trace: None,
+        }
+    }
+}
+
 /// One turn of the caller's conversation.
 #[derive(Debug, Clone)]
 pub struct AskTurn {

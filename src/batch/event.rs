@@ -81,8 +81,7 @@ impl Event {
     }
 
     fn moved(self, by: MediaTime) -> Self {
-        let moved = |time: MediaTime| MediaTime::from_micros(time.micros().saturating_add(by.micros()));
-        Self { start: moved(self.start), end: moved(self.end), ..self }
+        Self { start: self.start.saturating_add(by), end: self.end.saturating_add(by), ..self }
     }
 }
 
@@ -97,7 +96,7 @@ pub(super) fn events(
     labels: &[String],
     span: TimeSpan,
 ) -> Result<(Vec<Event>, usize), String> {
-    let length = MediaTime::from_micros(span.end.micros().saturating_sub(span.start.micros()));
+    let length = span.end.saturating_sub(span.start);
     let (found, said) = match from {
         EventSource::Answer => answered(&outcome.answer, labels, length)?,
         EventSource::Windows => {
@@ -160,11 +159,7 @@ fn watched(outcome: &Outcome, labels: &[String]) -> Vec<Event> {
     let mut events: Vec<Event> = windows
         .filter_map(|window| {
             let (span, summary) = (window.span()?, window.summary.as_deref()?.trim());
-            let label = if labels.is_empty() {
-                Some(cut(summary)).filter(|label| !label.is_empty())
-            } else {
-                mentioned(summary, labels)
-            };
+            let label = if labels.is_empty() { named(summary, labels) } else { mentioned(summary, labels) };
             let description = if labels.is_empty() { String::new() } else { cut(summary) };
             Some(Event { start: span.start, end: span.end, label: label?, description })
         })

@@ -1,21 +1,18 @@
 //! Asks about all segments, some at a time, and keeps what comes of them.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::Path;
 
 use futures::{StreamExt as _, stream};
-use sha2::{Digest as _, Sha256};
 
 use super::event::{EventSource, events, events_schema, question};
 use super::output::{Found, Journal, Place, Tokens};
 use super::task::{FileState, Task};
-use crate::agent::{
-    Agent, AnswerForm, AskOptions, AskPart, AskRequest, AskTurn, Outcome, VideoPart, WindowStatus, finished,
-};
-use crate::engine::{FinishReason, Grammar, Sampling};
+use crate::agent::{Agent, AnswerForm, AskOptions, AskRequest, Outcome, WindowStatus, finished};
+use crate::engine::{FinishReason, Grammar};
 use crate::ledger::LedgerError;
 use crate::media::{SourceRequest, Video};
-use crate::types::{MediaTime, Role, TimeSpan};
+use crate::types::{MediaTime, TimeSpan};
 
 /// Videos that are opened before the one before them is done.
 const AHEAD: usize = 2;
@@ -79,7 +76,10 @@ pub async fn run(
     });
     let segments = opened.buffered(AHEAD).flat_map(|(task, key, known, opened)| {
         let segments: Vec<Result<Segment<'_>, Box<Found>>> = match opened {
-            Err(error) => vec![Err(Box::new(closed(task, &key, error)))],
+            Err(error) => {
+                let closed = nothing(task, format!("{key}/open"));
+                vec![Err(Box::new(Found { error: Some(error), ..closed }))]
+            }
             Ok((video, file, stretch)) => {
                 let spans = cut.segments(stretch);
                 let (of, duration) = (spans.len(), video.duration());
@@ -120,12 +120,10 @@ pub async fn run(
 
 /// A task's video, its file, and the stretch of it that is looked at.
 async fn open(agent: &Agent, task: &Task) -> Result<(Video, Option<FileState>, TimeSpan), String> {
-    let web = ["http://", "https://"].iter().any(|scheme| task.video.starts_with(scheme));
-    let source =
-        if web { SourceRequest::Url(task.video.clone()) } else { SourceRequest::Path(PathBuf::from(&task.video)) };
     // Before it is read: what changes meanwhile is another file.
     let file = task.file();
-    let video = agent.media().open(&source).await.map_err(|error| error.to_string())?;
+    let video =
+        agent.media().open(&SourceRequest::named(Path::new(&task.video))).await.map_err(|error| error.to_string())?;
     let duration = video.duration();
     let start = task.start.unwrap_or(MediaTime::ZERO);
     let end = task.end.unwrap_or(duration).min(duration);
@@ -135,9 +133,10 @@ async fn open(agent: &Agent, task: &Task) -> Result<(Video, Option<FileState>, T
     Ok((video, file, stretch))
 }
 
-fn closed(task: &Task, key: &str, error: String) -> Found {
+/// Nothing yet, of a video that is not open.
+fn nothing(task: &Task, id: String) -> Found {
     Found {
-        id: format!("{key}/open"),
+        id,
         task: task.id.clone(),
         of: 0,
         number: 0,
@@ -149,21 +148,20 @@ fn closed(task: &Task, key: &str, error: String) -> Found {
         dropped: 0,
         windows: 0,
         tokens: Tokens::default(),
-        error: Some(error),
+        error: None,
     }
 }
 
 async fn ask(agent: &Agent, segment: &Segment<'_>, asking: &Asking) -> Found {
     let Segment { task, key, video, file, span, number, of } = segment;
     let found = Found {
-        id: format!("{key}/{number}"),
         of: *of,
         number: *number,
         file: *file,
         duration: video.duration(),
         start: span.start,
         end: span.end,
-        ..closed(task, key, String::new())
+        ..nothing(task, format!("{key}/{number}"))
     };
     let whole = span.start == MediaTime::ZERO && span.end == video.duration();
     let Some(part) = (if whole { Some(video.clone()) } else { video.part(*span) }) else {
@@ -175,20 +173,11 @@ async fn ask(agent: &Agent, segment: &Segment<'_>, asking: &Asking) -> Found {
         }
         EventSource::Windows => (task.question.clone(), AnswerForm::Free),
     };
-    let parts = vec![AskPart::Video(VideoPart::whole(SourceRequest::Open(part))), AskPart::Text(text)];
-    let seeded = asking.temperature.is_some_and(|temperature| temperature > 0.0);
-    let seed = Sha256::digest(&found.id).iter().take(6).fold(0_u64, |seed, byte| (seed << 8) | u64::from(*byte));
+    let id = format!("batch-{}", uuid::Uuid::now_v7().simple());
     let events = agent.ask(AskRequest {
-        turns: vec![AskTurn { role: Role::User, parts }],
-        sampling: Sampling {
-            temperature: asking.temperature,
-            seed: (seeded && agent.engine().info().supported.seed).then_some(seed),
-            ..Sampling::default()
-        },
-        prefix: String::new(),
+        sampling: agent.sampling_of(&found.id, asking.temperature),
         options: AskOptions { agent: Some(true), form, ..AskOptions::default() },
-        id: format!("batch-{}", uuid::Uuid::now_v7().simple()),
-        trace: None,
+        ..AskRequest::about(SourceRequest::Open(part), text, id)
     });
     match finished(events).await {
         Ok(outcome) => told_by(&outcome, asking, segment, found),
@@ -205,7 +194,6 @@ fn told_by(outcome: &Outcome, asking: &Asking, segment: &Segment<'_>, found: Fou
             prompt: main.prompt_tokens + sub.prompt_tokens,
             completion: main.completion_tokens + sub.completion_tokens,
         },
-        error: None,
         ..found
     };
     let answered = asking.events == EventSource::Answer;

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use serde::{Deserialize, Deserializer, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::types::MediaTime;
+use crate::types::{MediaTime, hex};
 
 /// Longest line of tasks.
 const MOST_BYTES: u64 = 1 << 20;
@@ -142,7 +142,7 @@ impl Task {
     pub(super) fn digest(&self, how: &str) -> String {
         let asked = (&self.id, &self.video, &self.question, &self.labels, self.start, self.end, how);
         let digest = Sha256::digest(serde_json::to_vec(&asked).unwrap_or_default());
-        digest.iter().map(|byte| format!("{byte:02x}")).collect()
+        hex(&digest)
     }
 
     /// Its local file as it is now. `None` of what is on the web, and of what is not there.

@@ -6,17 +6,16 @@ use clap::Args;
 use url::Url;
 
 use super::options::EngineArgs;
-use super::output::Target;
+use super::output::{self, Target};
 use super::report::AskReport;
 use super::story::Story;
 use super::view::View;
 use super::{CliError, Environment, text};
-use crate::agent::{Agent, AskOptions, AskPart, AskRequest, AskTurn, EventStream, ToolUse, VideoPart};
+use crate::agent::{Agent, AskOptions, AskRequest, EventStream};
 use crate::app::App;
 use crate::config::{Config, Dispatch};
 use crate::engine::Sampling;
 use crate::media::SourceRequest;
-use crate::types::Role;
 
 /// Arguments of `ask`.
 #[derive(Debug, Args)]
@@ -47,11 +46,7 @@ pub(super) async fn run(args: &AskArgs, mut config: Config, environment: &Enviro
     let events = question(&agent, source, &args.question, args.dispatch, None);
     let outcome = view.watch(story, events).await?;
     drop(view);
-    let told = if args.json {
-        serde_json::to_string(&AskReport::of(&outcome)).map_err(|error| CliError::Output(error.into()))?
-    } else {
-        text::block(&outcome.answer)
-    };
+    let told = if args.json { output::json(&AskReport::of(&outcome))? } else { text::block(&outcome.answer) };
     Ok(Target::Stdout.line(&told)?)
 }
 
@@ -71,14 +66,11 @@ pub(super) fn question(
     dispatch: Option<Dispatch>,
     temperature: Option<f64>,
 ) -> EventStream {
-    let parts = vec![AskPart::Video(VideoPart::whole(video)), AskPart::Text(question.to_owned())];
+    let id = format!("ask-{}", uuid::Uuid::now_v7().simple());
     agent.ask(AskRequest {
-        turns: vec![AskTurn { role: Role::User, parts }],
         sampling: Sampling { temperature, ..Sampling::default() },
-        prefix: String::new(),
-        options: AskOptions { dispatch, tools: ToolUse::Auto, ..AskOptions::default() },
-        id: format!("ask-{}", uuid::Uuid::now_v7().simple()),
-        trace: None,
+        options: AskOptions { dispatch, ..AskOptions::default() },
+        ..AskRequest::about(video, question.to_owned(), id)
     })
 }
 

@@ -4,24 +4,23 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::{Args, ValueEnum};
 
-use super::eval::{check_temperature, failed, json, settings};
+use super::error::failed;
+use super::eval::{check_temperature, settings};
 use super::options::EngineArgs;
-use super::output::Target;
+use super::output::{Pace, Target, json};
 use super::view::View;
 use super::{CliError, Environment, text};
 use crate::app::App;
 use crate::batch::{self, Asking, Batch, Cut, Event, EventSource, Journal, Score, Task, Told, Truth};
 use crate::config::Config;
 use crate::eval;
-use crate::synthetic::{Board, Color, Difficulty, Random, Shape};
+use crate::synthetic::{Board, Color, Difficulty, Question, Random, Shape, Shown, named};
 use crate::types::MediaTime;
 
-/// Time between two lines of progress.
-const EVERY: Duration = Duration::from_secs(10);
 /// The example's match: eighteen boards of five minutes, ninety minutes.
 const MATCH_PARTS: u32 = 18;
 /// The seed of the match that published numbers are of.
@@ -177,7 +176,7 @@ fn sum_up(tasks: &[Task], journal: &Journal) -> Result<(), CliError> {
 /// How far it is.
 struct Progress {
     began: Instant,
-    told: Instant,
+    pace: Pace,
     tasks: usize,
     left: usize,
     segments: usize,
@@ -186,8 +185,7 @@ struct Progress {
 
 impl Progress {
     fn new(tasks: usize) -> Self {
-        let now = Instant::now();
-        Self { began: now, told: now, tasks, left: tasks, segments: 0, failed: 0 }
+        Self { began: Instant::now(), pace: Pace::new(), tasks, left: tasks, segments: 0, failed: 0 }
     }
 
     fn tell(&mut self, told: &Told<'_>) {
@@ -198,10 +196,9 @@ impl Progress {
             let (task, start) = (text::line(&told.task.id), told.found.start);
             let _ = Target::Stderr.line(&format!("{task}, from {start} s: {}", text::line(error)));
         }
-        if self.told.elapsed() < EVERY && self.left > 0 {
+        if !self.pace.is_due(self.left == 0) {
             return;
         }
-        self.told = Instant::now();
         let failed = if self.failed > 0 { format!(", {} failed", self.failed) } else { String::new() };
         let _ = Target::Stderr.line(&format!(
             "{} of {} tasks, {} segments, {:.0} s{failed}",
@@ -222,15 +219,12 @@ async fn example(folder: &Path, app: App) -> Result<(), CliError> {
     let task = serde_json::json!({
         "id": "match",
         "video": video,
-        "question": "Which shapes appear while the border is lit? List them in order.",
+        "question": Question::List.text(),
         "labels": labels(),
     });
-    let time = |ms: i64| MediaTime::from_micros(ms * 1000);
-    let event = |shown: crate::synthetic::Shown| Event {
-        start: time(shown.from_ms),
-        end: time(shown.until_ms),
-        label: format!("{} {}", shown.color.name(), shown.shape.name()),
-        description: String::new(),
+    let event = |shown: Shown| {
+        let (start, end) = shown.times();
+        Event { start, end, label: shown.name(), description: String::new() }
     };
     let truth = Truth { id: "match".to_owned(), events: board.shown().map(event).collect() };
     std::fs::write(folder.join("tasks.jsonl"), format!("{task}\n"))?;
@@ -248,7 +242,7 @@ async fn example(folder: &Path, app: App) -> Result<(), CliError> {
 
 /// All that can show on a board.
 fn labels() -> Vec<String> {
-    let of = |color: Color| Shape::ALL.map(|shape| format!("{} {}", color.name(), shape.name()));
+    let of = |color: Color| Shape::ALL.map(|shape| named(color, shape));
     Color::ALL.into_iter().flat_map(of).collect()
 }
 

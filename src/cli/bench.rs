@@ -13,7 +13,7 @@ mod workload;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::output::Target;
+use super::output::{self, Target};
 use super::{CliError, Environment};
 use crate::config::Config;
 
@@ -55,8 +55,7 @@ pub(super) async fn run(args: &BenchArgs, config: Config, environment: &Environm
 
 /// A report as it was asked for: one JSON object, or what people read.
 fn tell(report: &impl Serialize, json: bool, told: impl FnOnce() -> String) -> Result<(), CliError> {
-    let told =
-        if json { serde_json::to_string(report).map_err(|error| CliError::Output(error.into()))? } else { told() };
+    let told = if json { output::json(report)? } else { told() };
     Ok(Target::Stdout.line(&told)?)
 }
 

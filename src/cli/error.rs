@@ -9,6 +9,11 @@ use crate::app::AppError;
 use crate::config::ConfigError;
 use crate::telemetry::LogError;
 
+/// Something that a command is for and that did not come about.
+pub(super) fn failed(error: impl std::fmt::Display) -> CliError {
+    CliError::Failed(error.to_string())
+}
+
 /// A command's failure.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {

@@ -2,13 +2,13 @@
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::{Args, ValueEnum};
-use serde::Serialize;
 
+use super::error::failed;
 use super::options::EngineArgs;
-use super::output::Target;
+use super::output::{Pace, Target, json};
 use super::view::View;
 use super::{CliError, Environment};
 use crate::app::App;
@@ -17,8 +17,6 @@ use crate::config::Config;
 use crate::eval::{self, Asking, Boards, Comparison, Item, Mode, Record, Report, Run, SIGNAL_BOARD, Store, Suite};
 use crate::synthetic::Board;
 
-/// Time between two lines of progress.
-const EVERY: Duration = Duration::from_secs(10);
 /// Questions of the signal board.
 const BOARD_QUESTIONS: usize = 500;
 /// The seed of the boards that published numbers are of.
@@ -243,10 +241,9 @@ async fn make_boards(app: &App, left: &[(Item, Option<Board>)]) -> Result<(), Cl
         return Ok(());
     }
     let at_once = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut last = Instant::now();
+    let mut pace = Pace::new();
     let told = |made: usize| {
-        if last.elapsed() >= EVERY {
-            last = Instant::now();
+        if pace.is_due(false) {
             let _ = Target::Stderr.line(&format!("{made} of at most {} videos made", boards.len()));
         }
     };
@@ -324,18 +321,10 @@ fn tell(report: &Report, as_json: bool) -> Result<(), CliError> {
     Ok(Target::Stdout.line(told.trim_end())?)
 }
 
-pub(super) fn json(value: &impl Serialize) -> Result<String, CliError> {
-    serde_json::to_string(value).map_err(|error| CliError::Output(error.into()))
-}
-
-pub(super) fn failed(error: impl std::fmt::Display) -> CliError {
-    CliError::Failed(error.to_string())
-}
-
 /// How far it is.
 struct Progress {
     began: Instant,
-    told: Instant,
+    pace: Pace,
     count: usize,
     left: usize,
     right: f64,
@@ -346,8 +335,7 @@ struct Progress {
 
 impl Progress {
     fn new(left: usize) -> Self {
-        let now = Instant::now();
-        Self { began: now, told: now, count: 0, left, right: 0.0, failed: 0, reason: String::new() }
+        Self { began: Instant::now(), pace: Pace::new(), count: 0, left, right: 0.0, failed: 0, reason: String::new() }
     }
 
     fn tell(&mut self, record: &Record) {
@@ -357,10 +345,9 @@ impl Progress {
             self.failed += 1;
             self.reason.clone_from(reason);
         }
-        if self.told.elapsed() < EVERY && self.count != self.left {
+        if !self.pace.is_due(self.count == self.left) {
             return;
         }
-        self.told = Instant::now();
         let spent = self.began.elapsed().as_secs_f64();
         let still = spent / self.count as f64 * (self.left - self.count) as f64;
         let score = 100.0 * self.right / self.count as f64;

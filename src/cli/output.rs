@@ -1,10 +1,39 @@
 //! Writing to stdout and stderr. The only place that does, beside the live view's bars.
 
 use std::io::{self, Write};
+use std::time::{Duration, Instant};
 
 use console::Term;
+use serde::Serialize;
 
-use super::Environment;
+use super::{CliError, Environment};
+
+/// As JSON, in one line.
+pub(super) fn json(value: &impl Serialize) -> Result<String, CliError> {
+    serde_json::to_string(value).map_err(|error| CliError::Output(error.into()))
+}
+
+/// When the next line of progress is due.
+#[derive(Debug)]
+pub(super) struct Pace(Instant);
+
+impl Pace {
+    /// Between two lines.
+    const EVERY: Duration = Duration::from_secs(10);
+
+    pub(super) fn new() -> Self {
+        Self(Instant::now())
+    }
+
+    /// Whether a line is to be written now, because it is time or it must be.
+    pub(super) fn is_due(&mut self, must: bool) -> bool {
+        let due = must || self.0.elapsed() >= Self::EVERY;
+        if due {
+            self.0 = Instant::now();
+        }
+        due
+    }
+}
 
 /// Where the story goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,5 @@
 //! Asks all questions of a benchmark, some at a time, and keeps what comes of them.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
@@ -8,14 +7,11 @@ use sha2::{Digest as _, Sha256};
 
 use super::item::{Gold, Item};
 use super::record::{Record, Store};
-use crate::agent::{
-    Agent, AskOptions, AskPart, AskRequest, AskTurn, Outcome, ToolUse, VideoPart, WindowStatus, finished,
-};
+use crate::agent::{Agent, AskOptions, AskRequest, Outcome, ToolUse, WindowStatus, finished};
 use crate::config::Dispatch;
-use crate::engine::Sampling;
 use crate::ledger::LedgerError;
 use crate::media::SourceRequest;
-use crate::types::Role;
+use crate::types::hex;
 
 /// How the agent looks at videos.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,10 +75,6 @@ pub fn digest_of(text: &str) -> String {
     hex(&Sha256::digest(text))
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// Failures with nothing else before that end a run: what is wrong is wrong for all.
 const HOPELESS: usize = 20;
 
@@ -112,31 +104,13 @@ pub async fn run(
     Ok(answered || failed == 0)
 }
 
-/// A file of the operator's own, or an address.
-fn source(video: &Path) -> SourceRequest {
-    match video.to_str().filter(|text| text.starts_with("http://") || text.starts_with("https://")) {
-        Some(url) => SourceRequest::Url(url.to_owned()),
-        None => SourceRequest::Path(video.to_owned()),
-    }
-}
-
 async fn one(agent: &Agent, item: &Item, asking: &Asking) -> Record {
     let began = Instant::now();
-    let seed = Sha256::digest(&item.id).iter().take(6).fold(0_u64, |seed, byte| (seed << 8) | u64::from(*byte));
-    let seeded = asking.temperature.is_some_and(|temperature| temperature > 0.0);
-    let sampling = Sampling {
-        temperature: asking.temperature,
-        seed: (seeded && agent.engine().info().supported.seed).then_some(seed),
-        ..Sampling::default()
-    };
-    let parts = vec![AskPart::Video(VideoPart::whole(source(&item.video))), AskPart::Text(item.prompt.clone())];
+    let id = format!("eval-{}", uuid::Uuid::now_v7().simple());
     let events = agent.ask(AskRequest {
-        turns: vec![AskTurn { role: Role::User, parts }],
-        sampling,
-        prefix: String::new(),
+        sampling: agent.sampling_of(&item.id, asking.temperature),
         options: asking.mode.options(),
-        id: format!("eval-{}", uuid::Uuid::now_v7().simple()),
-        trace: None,
+        ..AskRequest::about(SourceRequest::named(&item.video), item.prompt.clone(), id)
     });
     let outcome = finished(events).await;
     let groups = item.groups.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();

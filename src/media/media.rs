@@ -271,7 +271,7 @@ impl Video {
     /// Its length, or the part's.
     #[must_use]
     pub fn duration(&self) -> MediaTime {
-        self.part.map_or(self.inner.probed.info.duration, |part| apart(part.end, part.start))
+        self.part.map_or(self.inner.probed.info.duration, |part| part.end.saturating_sub(part.start))
     }
 
     /// A part of it as a video of its own, whose first instant is 0. `span` is in this video's own times. `None` where it holds
@@ -279,29 +279,23 @@ impl Video {
     #[must_use]
     pub fn part(&self, span: TimeSpan) -> Option<Self> {
         let part = self.within(Some(span))?;
-        let (start, end) = (part.start.max(self.starts_at()), part.end.min(self.inner.probed.info.duration));
-        let part = TimeSpan { start, end };
+        let first = self.part.map_or(MediaTime::ZERO, |part| part.start);
+        let part = TimeSpan { start: part.start.max(first), end: part.end.min(self.inner.probed.info.duration) };
         (part.start < part.end).then(|| Self { inner: Arc::clone(&self.inner), part: Some(part) })
-    }
-
-    /// The first instant of this part in the whole video.
-    #[must_use]
-    pub fn starts_at(&self) -> MediaTime {
-        self.part.map_or(MediaTime::ZERO, |part| part.start)
     }
 
     /// A stretch, or all of it, in the times of the whole video. `None` is all of a whole video.
     fn within(&self, span: Option<TimeSpan>) -> Option<TimeSpan> {
         let (Some(part), Some(span)) = (self.part, span) else { return span.or(self.part) };
-        let moved = |time: MediaTime| MediaTime::from_micros(time.micros().saturating_add(part.start.micros()));
-        Some(TimeSpan { start: moved(span.start), end: moved(span.end).min(part.end) })
+        let start = span.start.saturating_add(part.start);
+        Some(TimeSpan { start, end: span.end.saturating_add(part.start).min(part.end) })
     }
 
     /// A clip in this part's times.
     fn told(&self, clip: Clip) -> Clip {
         let Some(part) = self.part else { return clip };
         // A frame may be shown since before the part begins.
-        let moved = |time: MediaTime| apart(time, part.start).max(MediaTime::ZERO);
+        let moved = |time: MediaTime| time.saturating_sub(part.start).max(MediaTime::ZERO);
         let span = TimeSpan { start: moved(clip.span.start), end: moved(clip.span.end) };
         let frames = clip.frames.into_iter().map(|frame| Frame { time: frame.time.map(moved), ..frame }).collect();
         Clip { span, frames, ..clip }
@@ -327,8 +321,4 @@ impl Video {
     pub fn id(&self) -> &str {
         &self.inner.id
     }
-}
-
-fn apart(later: MediaTime, earlier: MediaTime) -> MediaTime {
-    MediaTime::from_micros(later.micros().saturating_sub(earlier.micros()))
 }

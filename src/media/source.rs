@@ -9,7 +9,7 @@ mod file;
 mod flights;
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use sha2::{Digest as _, Sha256};
@@ -21,6 +21,7 @@ use super::http::{Found, Guard, Tag, Web};
 use super::media::Video;
 use super::uploads::Upload;
 use crate::config::MediaConfig;
+use crate::types::hex;
 
 pub(super) use download::{Download, Downloaded, Reservation, Storage};
 pub(super) use flights::{Flight, Flights, WeakFlight, start};
@@ -41,6 +42,17 @@ pub enum SourceRequest {
     Upload(Upload),
     /// A video that is open already, or a part of one.
     Open(Video),
+}
+
+impl SourceRequest {
+    /// What the operator names: an `http(s)://` address, or a file.
+    #[must_use]
+    pub fn named(video: &Path) -> Self {
+        match video.to_str().filter(|text| text.starts_with("http://") || text.starts_with("https://")) {
+            Some(url) => Self::Url(url.to_owned()),
+            None => Self::Path(video.to_owned()),
+        }
+    }
 }
 
 /// What a source is asked for: which `data:` types are taken, and the word for it in messages.
@@ -256,8 +268,7 @@ pub(super) fn too_large(kind: Kind, max_bytes: u64) -> MediaError {
 
 /// An identity: where the content was found, and a hash of what makes it itself.
 pub(super) fn name(place: &str, hash: Sha256) -> String {
-    let hex: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{place}-{hex}")
+    format!("{place}-{}", hex(&hash.finalize()))
 }
 
 #[cfg(test)]

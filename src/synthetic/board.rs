@@ -80,6 +80,26 @@ pub struct Shown {
     pub offset: (i64, i64),
 }
 
+impl Shown {
+    /// In English.
+    #[must_use]
+    pub fn name(&self) -> String {
+        named(self.color, self.shape)
+    }
+
+    /// From when to when it shows.
+    #[must_use]
+    pub const fn times(&self) -> (MediaTime, MediaTime) {
+        (MediaTime::from_micros(self.from_ms * 1000), MediaTime::from_micros(self.until_ms * 1000))
+    }
+}
+
+/// A shape in a colour, in English.
+#[must_use]
+pub fn named(color: Color, shape: Shape) -> String {
+    format!("{} {}", color.name(), shape.name())
+}
+
 /// A stretch in which the border is lit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lit {

@@ -66,10 +66,9 @@ impl Board {
     /// The right answer. Empty for a look-up of what does not show.
     #[must_use]
     pub fn answer(&self, question: Question) -> String {
-        let named = |shown: Shown| format!("{} {}", shown.color.name(), shown.shape.name());
         match question {
             Question::List => {
-                let all: Vec<String> = self.shown().map(named).collect();
+                let all: Vec<String> = self.shown().map(|shown| shown.name()).collect();
                 if all.is_empty() { "none".to_owned() } else { all.join(", ") }
             }
             Question::Count => self.shown().count().to_string(),
@@ -91,7 +90,8 @@ impl Board {
 
 impl Question {
     /// As the bundled model was asked.
-    fn text(self) -> String {
+    #[must_use]
+    pub fn text(self) -> String {
         match self {
             Self::List => "Which shapes appear while the border is lit? List them in order.".to_owned(),
             Self::Count => "How many shapes appear while the border is lit?".to_owned(),

@@ -240,7 +240,7 @@ async fn windows_that_could_not_be_watched_are_no_proof_that_nothing_happened() 
 async fn the_bundled_model_finds_most_events_of_ten_minutes() {
     use paravt::batch::{Event, Truth};
     use paravt::engine::native::{Native, NativeOptions};
-    use paravt::synthetic::{Board, Difficulty, Random};
+    use paravt::synthetic::{Board, Difficulty, Question, Random, Shown};
 
     use super::support::board;
 
@@ -250,18 +250,15 @@ async fn the_bundled_model_finds_most_events_of_ten_minutes() {
     let agent = agent_with(Arc::new(engine), AgentConfig::default());
     let made = Board::long(&Difficulty::LEVELS[1], 2, &mut Random::new(5, 0));
     paravt::eval::film_board(agent.media(), &made, &video).await.expect("made");
-    let name = |shown: paravt::synthetic::Shown| format!("{} {}", shown.color.name(), shown.shape.name());
-    let event = |shown: paravt::synthetic::Shown| Event {
-        start: at(shown.from_ms as f64 / 1e3),
-        end: at(shown.until_ms as f64 / 1e3),
-        label: name(shown),
-        description: String::new(),
+    let event = |shown: Shown| {
+        let (start, end) = shown.times();
+        Event { start, end, label: shown.name(), description: String::new() }
     };
     let truth = [Truth { id: "a".to_owned(), events: made.shown().map(event).collect() }];
-    let mut labels: Vec<String> = made.shown().map(name).collect();
+    let mut labels: Vec<String> = made.shown().map(|shown| shown.name()).collect();
     labels.sort();
     labels.dedup();
-    let question = "Which shapes appear while the border is lit? List them in order.";
+    let question = Question::List.text();
     let tasks = tasks(&[json!({"id": "a", "video": video, "question": question, "labels": labels})]);
     let cut = Cut { segment: Some(at(300.0)), overlap: at(60.0) };
     let mut journal = Journal::open(&path, &run_of(), cut, &tasks).expect("opens");

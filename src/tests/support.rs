@@ -7,12 +7,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures::StreamExt;
-use paravt::agent::{Agent, AgentError, AgentEvent, AskOptions, AskPart, AskRequest, AskTurn, Outcome, VideoPart};
+use paravt::agent::{Agent, AgentError, AgentEvent, AskRequest, Outcome};
 use paravt::card::ModelCard;
 use paravt::config::{AgentConfig, MediaConfig};
-use paravt::engine::{Engine, Sampling};
+use paravt::engine::Engine;
 use paravt::media::{Media, SourceRequest};
-use paravt::types::Role;
 
 /// A path below the package.
 pub(crate) fn root(path: &str) -> PathBuf {
@@ -42,15 +41,7 @@ pub(crate) fn ask(question: &str) -> AskRequest {
 
 /// A question about a video.
 pub(crate) fn ask_about(video: SourceRequest, question: &str) -> AskRequest {
-    let parts = vec![AskPart::Video(VideoPart::whole(video)), AskPart::Text(question.to_owned())];
-    AskRequest {
-        turns: vec![AskTurn { role: Role::User, parts }],
-        sampling: Sampling::default(),
-        prefix: String::new(),
-        options: AskOptions::default(),
-        id: "test".to_owned(),
-        trace: None,
-    }
+    AskRequest::about(video, question.to_owned(), "test".to_owned())
 }
 
 /// All events of an episode, and how it ended.

@@ -41,6 +41,18 @@ impl MediaTime {
         self.0
     }
 
+    /// So much later.
+    #[must_use]
+    pub const fn saturating_add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
+    /// So much earlier; how far apart two points are.
+    #[must_use]
+    pub const fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
     /// `MM:SS`, minutes not wrapped at the hour, seconds cut, as the sub-agent prompts were written.
     #[must_use]
     pub fn clock(self) -> String {
