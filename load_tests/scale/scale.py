@@ -626,18 +626,23 @@ def replica_falls_silent(scene):
     load = scene.load(9)
     load.rounds(1)
     victim, under_way = scene.busiest("it has something to do")
-    scene.lab.cut(victim.place)
-    began = time.monotonic()
-    load.rounds(2, 400)
-    note(f"all that was under way is over after {time.monotonic() - began:.1f} s")
-    scene.lab.mend(victim.place)
+    cut_and_wait(scene, victim, load)
     lost, _ = tell(load.end())
     check(not lost, f"cut off with {under_way} requests: every question is answered")
     scene.is_used(victim)
     check(True, "the replica is used again when it is back")
 
 
-def front_dies(scene, seconds):
+def cut_and_wait(scene, victim, load):
+    """Its machine is cut off until all that was under way is over."""
+    scene.lab.cut(victim.place)
+    began = time.monotonic()
+    load.rounds(2, 400)
+    note(f"all that was under way is over after {time.monotonic() - began:.1f} s")
+    scene.lab.mend(victim.place)
+
+
+def front_dies(scene):
     """What had no byte of an answer yet is asked again of another front end."""
     scene.warm()
     load = scene.load(12, streams=True)
@@ -647,47 +652,46 @@ def front_dies(scene, seconds):
         until(lambda: front.metric("paravt_api_running") >= 3, "it has something to do")
         return int(front.metric("paravt_api_running"))
 
-    def only_streams(broken):
-        # Every other client has one under way.
-        return all(answer.stream for answer in broken) and len(broken) <= len(load.threads) / 2
+    def answers_since(before):
+        """Those lost before they began, and those that broke off, since so many were there."""
+        return tell([answer for had, answers in zip(before, load.now()) for answer in answers[had:]])
 
-    for number in range(2):
-        victim, before = scene.fronts[number], [len(answers) for answers in load.now()]
-        under_way = busy(victim)
+    def check_what_is_lost(before, what):
+        lost, broken = answers_since(before)
+        check(not lost, f"front end {what}: all that had not begun are answered by another")
+        # Every other client has one under way.
+        only_streams = all(answer.stream for answer in broken) and len(broken) <= len(load.threads) / 2
+        check(only_streams, "only streams that had begun broke off")
+
+    def count():
+        return [len(answers) for answers in load.now()]
+
+    def all_are_back():
+        until(lambda: scene.servers_up() == FRONTS, "the balancer has it back")
+
+    for victim in scene.fronts[:2]:
+        before, under_way = count(), busy(victim)
         victim.stop()
         load.rounds(2)
         victim.start()
-        until(lambda: scene.servers_up() == FRONTS, "the balancer has it back")
-        answers = [answer for had, answers in zip(before, load.now()) for answer in answers[had:]]
-        lost, broken = tell(answers)
-        check(not lost, f"front end killed with {under_way} requests: all that had not begun are answered by another")
-        check(only_streams(broken), "only streams that had begun broke off")
+        all_are_back()
+        check_what_is_lost(before, f"killed with {under_way} requests")
 
-    victim, before = scene.fronts[2], [len(answers) for answers in load.now()]
-    under_way = busy(victim)
+    victim = scene.fronts[2]
+    before, under_way = count(), busy(victim)
     code = victim.stop(signal.SIGTERM)
     load.rounds(2)
     victim.start()
-    until(lambda: scene.servers_up() == FRONTS, "the balancer has it back")
-    answers = [answer for had, answers in zip(before, load.now()) for answer in answers[had:]]
-    lost, broken = tell(answers)
+    all_are_back()
+    lost, broken = answers_since(before)
     check(code == 0 and not lost and not broken, f"front end told to stop with {under_way} requests: nothing is lost or broken at all")
-    if not scene.lab.cuts:
-        load.end()
-        return
 
-    victim, before = scene.fronts[0], [len(answers) for answers in load.now()]
-    under_way = busy(victim)
-    scene.lab.cut(victim.place)
-    began = time.monotonic()
-    load.rounds(2, 400)
-    note(f"all that was under way is over after {time.monotonic() - began:.1f} s")
-    scene.lab.mend(victim.place)
-    answers = [answer for had, answers in zip(before, load.now()) for answer in answers[had:]]
-    lost, broken = tell(answers)
-    check(not lost, f"front end cut off with {under_way} requests: all that had not begun are answered by another")
-    check(only_streams(broken), "only streams that had begun broke off")
-    until(lambda: scene.servers_up() == FRONTS, "the balancer has it back")
+    if scene.lab.cuts:
+        victim = scene.fronts[0]
+        before, under_way = count(), busy(victim)
+        cut_and_wait(scene, victim, load)
+        check_what_is_lost(before, f"cut off with {under_way} requests")
+        all_are_back()
     load.end()
 
 
@@ -800,7 +804,7 @@ def run(lab, arguments, work):
 
     stage("a front end is killed, told to stop, cut off")
     stand = scene("scripted", script(prefill_ms=100, token_ms=2, answer="blue " * 100))
-    front_dies(stand, arguments.seconds)
+    front_dies(stand)
     stand.end()
 
     stage("a replica is slow; files")
