@@ -3,7 +3,7 @@
 //!
 //! Layers, each seeing only those to its right: `cli → app → api → agent → { engine, media } → types`. Beside `types` stand
 //! plain values and interfaces: `card`, `config`, `ledger`, `metrics`, `traces`, `telemetry`, `shutdown`, and `protocol`, the wire's objects, which
-//! `api` alone sees. `src/tests/architecture.rs` checks all of it.
+//! `api` alone sees. `train` stands beside the server, behind the feature of its name: `cli` alone sees it. `src/tests/architecture.rs` checks all of it.
 
 pub mod agent;
 pub mod api;
@@ -24,4 +24,6 @@ pub mod shutdown;
 pub mod synthetic;
 pub mod telemetry;
 pub mod traces;
+#[cfg(feature = "train")]
+pub mod train;
 pub mod types;

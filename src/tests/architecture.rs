@@ -9,7 +9,7 @@ use super::support::root;
 const LINES_MAX: usize = 500;
 
 /// What each room may name with `use crate::…` or `crate::…`. A room always sees itself.
-const MAY_SEE: [(&str, &[&str]); 19] = [
+const MAY_SEE: [(&str, &[&str]); 20] = [
     ("types", &[]),
     ("config", &[]),
     ("card", &["config"]),
@@ -21,6 +21,7 @@ const MAY_SEE: [(&str, &[&str]); 19] = [
     ("ledger", &[]),
     ("eval", &["agent", "engine", "media", "types", "config", "synthetic", "ledger"]),
     ("batch", &["agent", "engine", "media", "types", "config", "ledger"]),
+    ("train", &["agent", "engine", "media", "model", "types", "config", "card", "synthetic", "ledger"]),
     ("protocol", &["types", "config"]),
     ("metrics", &[]),
     ("traces", &["types"]),
@@ -35,6 +36,7 @@ const MAY_SEE: [(&str, &[&str]); 19] = [
             "api",
             "eval",
             "batch",
+            "train",
             "synthetic",
             "agent",
             "engine",
@@ -57,8 +59,10 @@ const ONLY_IN: [(&str, &[&str]); 11] = [
             "src/model/",
             "src/engine/native.rs",
             "src/engine/native/",
+            "src/train/",
             "src/tests/model.rs",
             "src/tests/model/",
+            "src/tests/train/",
         ],
     ),
     ("candle_flash_attn", &["src/engine/native/device_attention/"]),
