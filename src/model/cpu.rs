@@ -3,6 +3,7 @@
 //! They work on slices, which [`floats`] finds in a tensor, and know nothing else of tensors. What they give for one row does not depend on the other rows: the same
 //! sequence gets the same logits, to the last bit, alone and in any batch.
 
+pub mod gradient;
 pub mod math;
 pub mod product;
 

@@ -13,6 +13,7 @@ use rayon::prelude::*;
 
 use super::cpu::floats;
 use super::cpu::product::Packed;
+use super::ops::graded;
 
 /// How weights of the decoder's linear layers are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +46,8 @@ pub(super) struct Linear {
 enum Weight {
     /// `[out, in]`, of the input's type, or 16 bits on the CPU.
     Plain(Tensor),
+    /// A variable.
+    Graded(Tensor),
     /// For inference on the CPU.
     Packed(Arc<Packed>),
     Quantized(QMatMul),
@@ -55,8 +58,14 @@ const BLOCK_NUMBERS: usize = 1 << 18;
 
 impl Linear {
     /// `weight` is `[out, in]`, `bias` `[out]` of the input's type.
+    #[cfg(test)]
     pub(super) const fn new(weight: Tensor, bias: Option<Tensor>) -> Self {
         Self { weight: Weight::Plain(weight), bias }
+    }
+
+    /// The same for training, where `weight` and `bias` are variables.
+    pub(super) const fn for_training(weight: Tensor, bias: Option<Tensor>) -> Self {
+        Self { weight: Weight::Graded(weight), bias }
     }
 
     /// The same for inference: on the CPU in panels, where the weight's type allows it.
@@ -93,7 +102,9 @@ impl Linear {
     /// Bytes the weight takes.
     pub(super) fn bytes(&self) -> usize {
         match &self.weight {
-            Weight::Plain(weight) | Weight::Quantized(QMatMul::Tensor(weight) | QMatMul::TensorF16(weight)) => {
+            Weight::Plain(weight)
+            | Weight::Graded(weight)
+            | Weight::Quantized(QMatMul::Tensor(weight) | QMatMul::TensorF16(weight)) => {
                 weight.elem_count() * weight.dtype().size_in_bytes()
             }
             Weight::Packed(weight) => weight.bytes(),
@@ -104,6 +115,11 @@ impl Linear {
     /// `[rows, in]` to `[rows, out]`.
     pub(super) fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let y = match &self.weight {
+            Weight::Graded(weight) if graded::applies(x) => {
+                let y = graded::product(x, weight, false)?;
+                return self.bias.as_ref().map_or(Ok(y.clone()), |bias| graded::bias(&y, bias));
+            }
+            Weight::Graded(weight) => x.matmul(&weight.t()?)?,
             Weight::Plain(weight) if weight.dtype() == x.dtype() => x.matmul(&weight.t()?)?,
             Weight::Plain(weight) => widened(x, weight)?,
             Weight::Packed(weight) => return packed(x, weight, self.bias.as_ref()),

@@ -2,11 +2,12 @@
 //!
 //! candle's fused kernels (`softmax_last_dim`, `rms_norm`, `layer_norm`, `rope_thd`) silently have no gradient; its formulas
 //! have one and take several passes over memory. The network calls only what stands here, so there is one definition of it.
-//! For the CPU, `fused` has its own. But for `full`, the attention of pictures, each row of a
+//! For the CPU, `fused` has its own for inference, and `graded` has some with gradients. But for `full`, the attention of pictures, each row of a
 //! result depends on that row of the input alone.
 
 mod full;
 mod fused;
+pub(super) mod graded;
 
 use candle_core::{D, DType, Result, Tensor};
 
@@ -27,6 +28,7 @@ impl Mode {
         match self {
             Self::Inference if fused::applies(x) => fused::rms_norm(x, weight, eps as f32),
             Self::Inference => candle_nn::ops::rms_norm(&x.contiguous()?, weight, eps as f32),
+            Self::Training if graded::applies(x) => graded::rms_norm(x, weight, eps as f32),
             Self::Training => candle_nn::ops::rms_norm_slow(x, weight, eps as f32),
         }
     }
@@ -36,19 +38,17 @@ impl Mode {
         match self {
             Self::Inference if fused::applies(x) => fused::layer_norm(x, weight, bias, eps as f32),
             Self::Inference => candle_nn::ops::layer_norm(&x.contiguous()?, weight, bias, eps as f32),
+            Self::Training if graded::applies(x) => graded::layer_norm(x, weight, bias, eps as f32),
             Self::Training => candle_nn::ops::layer_norm_slow(x, weight, bias, eps as f32),
         }
     }
 
-    /// Softmax over the last dimension, computed in f32.
+    /// Softmax over the last dimension, computed in f32 where numbers have 16 bits.
     pub(super) fn softmax(self, x: &Tensor) -> Result<Tensor> {
-        let dtype = x.dtype();
-        let x = x.to_dtype(DType::F32)?;
-        let y = match self {
-            Self::Inference => candle_nn::ops::softmax_last_dim(&x.contiguous()?)?,
-            Self::Training => candle_nn::ops::softmax(&x, D::Minus1)?,
-        };
-        y.to_dtype(dtype)
+        wide(x, |x| match self {
+            Self::Inference => candle_nn::ops::softmax_last_dim(&x.contiguous()?),
+            Self::Training => candle_nn::ops::softmax(x, D::Minus1),
+        })
     }
 
     /// Cuts rows into heads and turns the two halves of each against each other. `x` is `[tokens, heads * width]`, and its
@@ -64,6 +64,10 @@ impl Mode {
         if self == Self::Inference && fused::applies(x) {
             let norm = norm.map(|(weight, eps)| (weight, eps as f32));
             return fused::rotary(x, norm, cos, sin)?.reshape((x.dim(0)?, (), 2 * half));
+        }
+        if self == Self::Training && graded::applies(x) {
+            let norm = norm.map(|(weight, eps)| (weight, eps as f32));
+            return graded::rotary(x, norm, cos, sin)?.reshape((x.dim(0)?, (), 2 * half));
         }
         let heads = x.contiguous()?.reshape((x.dim(0)?, (), 2 * half))?;
         let heads = match norm {
@@ -88,17 +92,28 @@ impl Mode {
         if self == Self::Inference && fused::applies(gate) {
             return fused::swiglu(gate, up);
         }
+        if self == Self::Training && graded::applies(gate) {
+            return graded::swiglu(gate, up);
+        }
         wide(gate, Tensor::silu)? * up
     }
 
     /// The approximation of GELU by tanh.
     pub(super) fn gelu_tanh(self, x: &Tensor) -> Result<Tensor> {
-        if self == Self::Inference && fused::applies(x) { fused::gelu_tanh(x) } else { wide(x, Tensor::gelu) }
+        match self {
+            Self::Inference if fused::applies(x) => fused::gelu_tanh(x),
+            Self::Training if graded::applies(x) => graded::gelu_tanh(x),
+            _ => wide(x, Tensor::gelu),
+        }
     }
 
     /// Exact GELU.
     pub(super) fn gelu(self, x: &Tensor) -> Result<Tensor> {
-        if self == Self::Inference && fused::applies(x) { fused::gelu(x) } else { x.gelu_erf() }
+        match self {
+            Self::Inference if fused::applies(x) => fused::gelu(x),
+            Self::Training if graded::applies(x) => graded::gelu(x),
+            _ => x.gelu_erf(),
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use std::path::Path;
 
 use candle_core::{DType, Device, Tensor, Var};
 
+use super::weights::Draw;
 use super::{Attend, Mode, ModelConfig, ModelError, ProcessorConfig, Quantization, Weights, eos_ids};
 use crate::types::Frame;
 use loader::Loader;
@@ -25,7 +26,8 @@ use vision::{VisionFeatures, VisionTower};
 pub struct LoadOptions {
     /// Where it runs.
     pub device: Device,
-    /// What weights are kept as: f32, bf16 or f16. Off the CPU it is also what is computed in; on the CPU that is f32.
+    /// What weights are kept as: f32, bf16 or f16. Off the CPU it is also what is computed in; on the CPU that is f32, but for
+    /// f64, which is there to check gradients.
     pub dtype: DType,
     /// How the decoder's linear layers and the head are kept instead. Not with [`Mode::Training`].
     pub quantization: Option<Quantization>,
@@ -62,10 +64,23 @@ impl Qwen3Vl {
     /// # Errors
     /// [`ModelError`] that names the file and what is wrong with it, or the option that can't be.
     pub fn load(folder: &Path, options: &LoadOptions) -> Result<Self, ModelError> {
+        Self::with(folder, Weights::open(folder)?, options)
+    }
+
+    /// A model that has learned nothing: `folder` holds a checkpoint's configuration, and `draw` gives each tensor's numbers from
+    /// its name and shape.
+    ///
+    /// # Errors
+    /// As [`Self::load`]; [`ModelError::Options`] where `draw` gives too few or too many.
+    pub fn fresh(folder: &Path, draw: Draw<'_>, options: &LoadOptions) -> Result<Self, ModelError> {
+        Self::with(folder, Weights::drawn(draw), options)
+    }
+
+    fn with(folder: &Path, weights: Weights<'_>, options: &LoadOptions) -> Result<Self, ModelError> {
         let config = ModelConfig::load(folder)?;
         let processor = ProcessorConfig::load(folder, &config.vision)?;
         let eos_ids = eos_ids(folder, &config.text)?;
-        let mut loader = Loader::new(Weights::open(folder)?, options.clone())?;
+        let mut loader = Loader::new(weights, options.clone())?;
         let vision = VisionTower::load(&mut loader, &config.vision)?;
         let text = TextModel::load(&mut loader, &config)?;
         let dtype = loader.compute_dtype();
@@ -153,7 +168,7 @@ impl Qwen3Vl {
         self.vision.encode(pictures, &self.device)
     }
 
-    /// Runs the decoder over a ragged batch: `[outputs, vocab]` in f32, one row for each row of `input.outputs`.
+    /// Runs the decoder over a ragged batch: `[outputs, vocab]` in f32 (f64 where the weights are), one row for each row of `input.outputs`.
     ///
     /// # Errors
     /// [`ModelError::Input`] for input that contradicts itself or the model; those of the tensor library and of `attention`.

@@ -25,12 +25,15 @@ const HEADER_BYTES_MAX: u64 = 100_000_000;
 /// Read and converted at a time. A multiple of every element's size.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// A checkpoint's tensors, by their names in the layout of transformers 4.52 and later.
-#[derive(Debug)]
-pub(super) struct Weights {
+/// Draws a tensor's first values, row by row, from its name and shape.
+pub type Draw<'a> = &'a mut dyn FnMut(&str, &[usize]) -> Vec<f32>;
+
+/// A checkpoint's tensors, by their names in the layout of transformers 4.52 and later; or none, and they are drawn.
+pub(super) struct Weights<'a> {
     shards: Vec<Shard>,
     tensors: BTreeMap<String, Place>,
     read: BTreeSet<String>,
+    draw: Option<Draw<'a>>,
 }
 
 #[derive(Debug)]
@@ -48,13 +51,27 @@ struct Place {
     start: u64,
 }
 
-impl Weights {
+impl std::fmt::Debug for Weights<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Weights")
+            .field("shards", &self.shards)
+            .field("tensors", &self.tensors.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> Weights<'a> {
+    /// Of a model that has none yet.
+    pub(super) const fn drawn(draw: Draw<'a>) -> Self {
+        Self { shards: Vec::new(), tensors: BTreeMap::new(), read: BTreeSet::new(), draw: Some(draw) }
+    }
+
     /// Reads the headers of `model.safetensors`, or of the files its index lists. No tensor is read yet.
     ///
     /// # Errors
     /// [`ModelError::Checkpoint`] naming the file that is missing, cut short, or no safetensors file.
     pub(super) fn open(folder: &Path) -> Result<Self, ModelError> {
-        let mut weights = Self { shards: Vec::new(), tensors: BTreeMap::new(), read: BTreeSet::new() };
+        let mut weights = Self { shards: Vec::new(), tensors: BTreeMap::new(), read: BTreeSet::new(), draw: None };
         for name in files(folder)? {
             weights.add(folder, name)?;
         }
@@ -117,7 +134,7 @@ impl Weights {
     }
 
     /// Reads several tensors onto the CPU as if they were one: `parts` are names with their numbers of rows, `row` is the shape
-    /// of each of their rows. `dtype` is f32, bf16 or f16.
+    /// of each of their rows. `dtype` is f64, f32, bf16 or f16.
     ///
     /// # Errors
     /// [`ModelError::Checkpoint`] when one is missing, has another shape, or is of no such type.
@@ -130,10 +147,13 @@ impl Weights {
         let rows = parts.iter().map(|(_, rows)| rows).sum();
         let shape: Vec<usize> = std::iter::once(rows).chain(row.iter().copied()).collect();
         match dtype {
+            DType::F64 => self.values(parts, row, f64::from, shape),
             DType::F32 => self.values(parts, row, |value| value, shape),
             DType::BF16 => self.values(parts, row, bf16::from_f32, shape),
             DType::F16 => self.values(parts, row, f16::from_f32, shape),
-            other => Err(ModelError::Options(format!("weights can't be {other:?}: f32, bf16 and f16 are supported"))),
+            other => {
+                Err(ModelError::Options(format!("weights can't be {other:?}: f64, f32, bf16 and f16 are supported")))
+            }
         }
     }
 
@@ -159,6 +179,14 @@ impl Weights {
         from: impl Fn(f32) -> T + Copy,
         values: &mut Vec<T>,
     ) -> Result<(), ModelError> {
+        if let Some(draw) = self.draw.as_mut() {
+            let drawn = draw(name, shape);
+            if drawn.len() != shape.iter().product::<usize>() {
+                return Err(ModelError::Options(format!("{} numbers were drawn for {name}, {shape:?}", drawn.len())));
+            }
+            values.extend(drawn.into_iter().map(from));
+            return Ok(());
+        }
         let Some(place) = self.tensors.get(name) else {
             return Err(ModelError::checkpoint(WHOLE, format!("the tensor {name} is missing")));
         };

@@ -52,7 +52,7 @@ pub fn gelu(input: &[f32], output: &mut [f32]) {
 
 /// The error function, within 2e-7: formula 7.1.26 of Abramowitz and Stegun.
 #[inline(always)]
-fn erf(x: f32) -> f32 {
+pub(super) fn erf(x: f32) -> f32 {
     let size = x.abs();
     let t = 1.0 / 0.327_591_1_f32.mul_add(size, 1.0);
     let mut sum = 1.061_405_4_f32;
@@ -175,13 +175,13 @@ pub fn softmax(scores: &mut [f32]) -> f32 {
 
 /// `1 / sqrt(mean(x²) + eps)`
 #[inline(always)]
-fn inverse_size(x: &[f32], eps: f32) -> f32 {
+pub(super) fn inverse_size(x: &[f32], eps: f32) -> f32 {
     1.0 / (sum(x, |x| x * x) / x.len() as f32 + eps).sqrt()
 }
 
 /// In sixteen parts that are added up at the end, on every machine.
 #[inline(always)]
-fn sum(x: &[f32], of: impl Fn(f32) -> f32) -> f32 {
+pub(super) fn sum(x: &[f32], of: impl Fn(f32) -> f32) -> f32 {
     let mut sums = [0.0; 16];
     let (whole, rest) = x.as_chunks::<16>();
     for part in whole {
@@ -193,6 +193,37 @@ fn sum(x: &[f32], of: impl Fn(f32) -> f32) -> f32 {
         *sum += of(*x);
     }
     sums.iter().sum()
+}
+
+/// The sum of products, in sixteen parts as [`sum`].
+#[inline(always)]
+pub(super) fn dot(x: &[f32], y: &[f32]) -> f32 {
+    let mut sums = [0.0; 16];
+    let ((whole, rest), (whole_y, rest_y)) = (x.as_chunks::<16>(), y.as_chunks::<16>());
+    for (x, y) in whole.iter().zip(whole_y) {
+        for (sum, (x, y)) in sums.iter_mut().zip(x.iter().zip(y)) {
+            *sum = x.mul_add(*y, *sum);
+        }
+    }
+    for (sum, (x, y)) in sums.iter_mut().zip(rest.iter().zip(rest_y)) {
+        *sum = x.mul_add(*y, *sum);
+    }
+    sums.iter().sum()
+}
+
+/// The logarithm of the share that a softmax of `logits` gives to `target`: 0 or less. Minus infinity for what is not there.
+pub fn log_probability(logits: &[f32], target: usize) -> f32 {
+    struct Row<'a>(&'a [f32]);
+    impl WithSimd for Row<'_> {
+        type Output = (f32, f32);
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, _: S) -> (f32, f32) {
+            let most = self.0.iter().copied().fold(f32::NEG_INFINITY, |most, x| if x > most { x } else { most });
+            (most, sum(self.0, |x| exp(x - most)))
+        }
+    }
+    let (most, sum) = Arch::new().dispatch(Row(logits));
+    logits.get(target).map_or(f32::NEG_INFINITY, |logit| logit - most - sum.ln())
 }
 
 /// `e` to the power of `x`, within 2.5e-7 of the result where that is a normal number; below it is 0, and above 88.37

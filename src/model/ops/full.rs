@@ -4,12 +4,14 @@
 //! gradients are wanted, products of whole batches.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use candle_core::{D, Device, Result, Tensor};
 use rayon::prelude::*;
 
 use super::Mode;
 use super::fused::{Rows, applies, rows_of};
+use super::graded::{self, Piece};
 use crate::model::cpu::math;
 use crate::model::cpu::product::Packed;
 
@@ -52,6 +54,10 @@ impl Mode {
             });
         }
         let split = |x: &Tensor| x.contiguous()?.reshape((patches, heads, width / heads));
+        if self == Self::Training && graded::applies(query) {
+            let pieces = pieces(runs);
+            return graded::attention(&split(query)?, &split(key)?, &split(value)?, &pieces);
+        }
         self.by_layers(&(split(query)? * scale)?, &split(key)?, &split(value)?, runs)
     }
 
@@ -93,6 +99,17 @@ impl Mode {
         }
         Tensor::cat(&(0..patches).step_by(at_once).map(part).collect::<Result<Vec<_>>>()?, 2)
     }
+}
+
+/// Each layer by itself.
+fn pieces(runs: &[Run]) -> Arc<[Piece]> {
+    let layers = runs.iter().flat_map(|run| std::iter::repeat_n(run.patches, run.layers));
+    let piece = |start: &mut usize, patches: usize| {
+        let rows = *start..*start + patches;
+        *start = rows.end;
+        Some(Piece { rows, past: Vec::new(), causal: false })
+    };
+    layers.scan(0, piece).collect()
 }
 
 /// For the CPU. `rows` are queries, keys and values.

@@ -7,8 +7,8 @@ use crate::model::linear::{Fused, Linear};
 use crate::model::{Mode, ModelError, Weights};
 
 /// A checkpoint being loaded.
-pub(super) struct Loader {
-    weights: Weights,
+pub(super) struct Loader<'a> {
+    weights: Weights<'a>,
     options: LoadOptions,
     variables: Vec<(String, Var)>,
     bytes: usize,
@@ -40,8 +40,8 @@ pub(super) struct Shape {
     pub(super) quantize: bool,
 }
 
-impl Loader {
-    pub(super) fn new(weights: Weights, options: LoadOptions) -> Result<Self, ModelError> {
+impl<'a> Loader<'a> {
+    pub(super) fn new(weights: Weights<'a>, options: LoadOptions) -> Result<Self, ModelError> {
         if options.mode == Mode::Training && options.quantization.is_some() {
             return Err(ModelError::Options("quantized weights can't be trained".to_owned()));
         }
@@ -60,7 +60,7 @@ impl Loader {
 
     /// What activations are.
     pub(super) fn compute_dtype(&self) -> DType {
-        if self.options.device.is_cpu() { DType::F32 } else { self.options.dtype }
+        if self.options.device.is_cpu() && self.options.dtype != DType::F64 { DType::F32 } else { self.options.dtype }
     }
 
     /// A tensor that leaves the checkpoint unneeded.
@@ -167,7 +167,7 @@ impl Loader {
     pub(super) fn plain(&self, weight: Tensor, bias: Option<Tensor>) -> candle_core::Result<Linear> {
         match self.options.mode {
             Mode::Inference => Linear::for_inference(weight, bias),
-            Mode::Training => Ok(Linear::new(weight, bias)),
+            Mode::Training => Ok(Linear::for_training(weight, bias)),
         }
     }
 }

@@ -69,7 +69,7 @@ struct Layer {
 }
 
 impl TextModel {
-    pub(super) fn load(loader: &mut Loader, config: &ModelConfig) -> std::result::Result<Self, ModelError> {
+    pub(super) fn load(loader: &mut Loader<'_>, config: &ModelConfig) -> std::result::Result<Self, ModelError> {
         const ROOT: &str = "model.language_model";
         const HEAD: &str = "lm_head";
         let text = &config.text;
@@ -196,7 +196,8 @@ impl TextModel {
             return Tensor::zeros((0, self.config.vocab_size), DType::F32, &Device::Cpu);
         }
         let x = self.mode.rms_norm(&x, &self.norm, self.config.rms_norm_eps)?;
-        self.head.forward(&x)?.to_dtype(DType::F32)
+        let logits = self.head.forward(&x)?;
+        if logits.dtype() == DType::F64 { Ok(logits) } else { logits.to_dtype(DType::F32) }
     }
 
     /// Rows that a thread takes through a layer on its own. A layer whose weights stay in a core's cache is left sooner by
@@ -263,7 +264,7 @@ impl TextModel {
 }
 
 impl Layer {
-    fn load(loader: &mut Loader, prefix: &str, text: &TextConfig) -> std::result::Result<Self, ModelError> {
+    fn load(loader: &mut Loader<'_>, prefix: &str, text: &TextConfig) -> std::result::Result<Self, ModelError> {
         let (hidden, inner, head_dim) = (text.hidden_size, text.intermediate_size, text.head_dim);
         let (query, key) = (text.heads * head_dim, text.kv_heads * head_dim);
         let attention = Shape { rows: hidden, width: hidden, bias: text.attention_bias, quantize: true };

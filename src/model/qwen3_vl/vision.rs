@@ -72,7 +72,7 @@ struct Merger {
 }
 
 impl VisionTower {
-    pub(super) fn load(loader: &mut Loader, config: &VisionConfig) -> std::result::Result<Self, ModelError> {
+    pub(super) fn load(loader: &mut Loader<'_>, config: &VisionConfig) -> std::result::Result<Self, ModelError> {
         const ROOT: &str = "model.visual";
         let (hidden, side) = (config.hidden_size, config.patch_size);
         let shape = [hidden, config.channels, config.temporal_patch_size, side, side];
@@ -208,7 +208,7 @@ impl VisionTower {
 }
 
 impl Block {
-    fn load(loader: &mut Loader, name: &str, config: &VisionConfig) -> std::result::Result<Self, ModelError> {
+    fn load(loader: &mut Loader<'_>, name: &str, config: &VisionConfig) -> std::result::Result<Self, ModelError> {
         let (hidden, inner) = (config.hidden_size, config.intermediate_size);
         let shape = |rows, width| Shape { rows, width, bias: true, quantize: false };
         Ok(Self {
@@ -224,7 +224,7 @@ impl Block {
 
 impl Merger {
     fn load(
-        loader: &mut Loader,
+        loader: &mut Loader<'_>,
         name: &str,
         config: &VisionConfig,
         norm_joined: bool,
