@@ -28,4 +28,6 @@ pub use error::AgentError;
 pub use event::{AgentEvent, AgentUsage, Outcome, OverviewRecord, StageTiming, TurnRecord, WindowRecord, WindowStatus};
 pub use parser::ToolCall;
 pub(crate) use prompt::frame_parts;
+#[cfg(feature = "train")]
+pub(crate) use prompt::{opening, sub_agent, tool_response};
 pub use request::{AnswerForm, AskOptions, AskPart, AskRequest, AskTurn, ClientTool, ToolUse, VideoPart};

@@ -26,6 +26,8 @@ mod serve;
 mod story;
 mod text;
 mod timeline;
+#[cfg(feature = "train")]
+mod train;
 mod view;
 
 use std::path::PathBuf;
@@ -72,6 +74,9 @@ enum Command {
     Eval(eval::EvalArgs),
     /// Tell the events of many videos: a file of tasks in, a line of JSON for each out
     Batch(batch::BatchArgs),
+    /// Train the model that the server hosts
+    #[cfg(feature = "train")]
+    Train(train::TrainArgs),
     /// Make keys for callers of the server
     Keys(keys::KeysArgs),
     /// Print the OpenAPI document
@@ -118,6 +123,11 @@ impl Cli {
             Command::Batch(args) => {
                 let config = load(&args.engine)?;
                 interruptible(Box::pin(batch::run(&args, config, environment))).await
+            }
+            #[cfg(feature = "train")]
+            Command::Train(args) => {
+                let config = load(&EngineArgs::default())?;
+                interruptible(Box::pin(train::run(&args, config, environment))).await
             }
             Command::Keys(args) => keys::run(&args),
             Command::Openapi => openapi::run(),

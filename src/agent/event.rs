@@ -137,7 +137,7 @@ pub struct WindowRecord {
 
 impl WindowRecord {
     /// A call that was just read.
-    pub(super) const fn called(id: usize, turn: u32) -> Self {
+    pub(crate) const fn called(id: usize, turn: u32) -> Self {
         Self {
             id,
             turn,

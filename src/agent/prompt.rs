@@ -67,7 +67,7 @@ pub(super) fn video_name(card: &ModelCard, index: usize, count: usize) -> String
 /// The caller's conversation as the main agent sees it: overview frames first, then the question, as ParaVT was trained.
 /// `clips` are the overviews of the videos, in order. `tools` is false for an episode that may not call any.
 #[must_use]
-pub(super) fn opening(
+pub(crate) fn opening(
     card: &ModelCard,
     turns: &[AskTurn],
     clips: &[Clip],
@@ -181,7 +181,7 @@ fn inside_response(text: &str) -> String {
 
 /// What a sub-agent sees: the window's frames, then its instructions.
 #[must_use]
-pub(super) fn sub_agent(card: &ModelCard, window: TimeSpan, clip: &Clip, question: &str) -> Vec<Turn> {
+pub(crate) fn sub_agent(card: &ModelCard, window: TimeSpan, clip: &Clip, question: &str) -> Vec<Turn> {
     let mut parts: Vec<Part> = frame_parts(card, &clip.frames, card.window.timestamps).collect();
     let values = [("start", window.start.clock()), ("end", window.end.clock()), ("question", question.to_owned())];
     let values: Vec<(&str, &str)> = values.iter().map(|(name, value)| (*name, value.as_str())).collect();
@@ -192,7 +192,7 @@ pub(super) fn sub_agent(card: &ModelCard, window: TimeSpan, clip: &Clip, questio
 /// The one user turn that answers a burst: a line a call, in call order. `later` are the caller's tools that were called
 /// beside windows: they are for the turn that has seen them.
 #[must_use]
-pub(super) fn tool_response(windows: &[WindowRecord], later: &[&str], last_turn: Option<&str>) -> Turn {
+pub(crate) fn tool_response(windows: &[WindowRecord], later: &[&str], last_turn: Option<&str>) -> Turn {
     let mut text = "<tool_response>\n".to_owned();
     for window in windows {
         text.push_str(&response_line(window));

@@ -9,7 +9,8 @@
 //! - [`scheduler`] (with `kv_cache`, `policy`, `batch`) is pure accounting over token ids and blocks;
 //! - `executor` (with [`attention`], [`device_attention`], `vision_cache`) computes a batch;
 //! - `writer` (with `sampler`, `grammar`, `draft`, `output`) turns logits into text;
-//! - `prompt` turns a conversation into tokens, and lets a continued turn keep the tokens it was written with;
+//! - `prompt` turns a conversation into tokens, and lets a continued turn keep the tokens it was written with; [`transcript`] writes
+//!   one that is over;
 //! - `worker` runs them, a step after another, on a thread of its own;
 //! - `places` bounds what is taken on before anything is prepared, `mailbox` what callers leave unread;
 //! - [`simulation`] runs the same scheduler against a modelled step time.
@@ -33,6 +34,7 @@ mod prompt;
 mod sampler;
 pub mod scheduler;
 pub mod simulation;
+pub mod transcript;
 mod vision_cache;
 mod worker;
 mod writer;

@@ -21,7 +21,7 @@ const MAY_SEE: [(&str, &[&str]); 20] = [
     ("ledger", &[]),
     ("eval", &["agent", "engine", "media", "types", "config", "synthetic", "ledger"]),
     ("batch", &["agent", "engine", "media", "types", "config", "ledger"]),
-    ("train", &["agent", "engine", "media", "model", "types", "config", "card", "synthetic", "ledger"]),
+    ("train", &["agent", "eval", "engine", "media", "model", "types", "config", "card", "synthetic", "ledger"]),
     ("protocol", &["types", "config"]),
     ("metrics", &[]),
     ("traces", &["types"]),

@@ -1,0 +1,150 @@
+//! `paravt train sft`.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clap::Args;
+
+use crate::app::App;
+use crate::cli::error::failed;
+use crate::cli::output::{Pace, Target, json};
+use crate::cli::{CliError, Environment};
+use crate::config::Config;
+use crate::train::TrainError;
+use crate::train::sft::{Plan, Progress, Report, Sft, SourceReport};
+
+/// A line of JSON for each step and evaluation.
+const LOG: &str = "progress.jsonl";
+
+/// Arguments of `train sft`.
+#[derive(Debug, Args)]
+pub(super) struct SftArgs {
+    /// A plan that comes with paravt: tiny (the bundled model, from nothing)
+    #[arg(long, value_name = "NAME", conflicts_with = "plan", required_unless_present = "plan")]
+    preset: Option<String>,
+    /// A plan of your own, TOML
+    #[arg(long, value_name = "FILE")]
+    plan: Option<PathBuf>,
+    /// Folder of the run: states, progress, and at its end the checkpoint; a run that was broken off goes on from there
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Seed in place of the plan's
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+}
+
+/// Runs the command.
+pub(super) async fn run(args: &SftArgs, mut config: Config, _: &Environment) -> Result<(), CliError> {
+    let mut plan = match (&args.preset, &args.plan) {
+        (Some(preset), _) => Plan::preset(preset),
+        (None, Some(file)) => {
+            let text = std::fs::read_to_string(file).map_err(|error| failed(format!("{}: {error}", file.display())))?;
+            Plan::parse(&text)
+        }
+        (None, None) => return Err(CliError::Usage("--preset or --plan is needed".to_owned())),
+    }
+    .map_err(|error| CliError::Usage(error.to_string()))?;
+    plan.seed = args.seed.unwrap_or(plan.seed);
+    config.engine.card = Some(plan.card.clone());
+    let app = App::new(config)?;
+    let base = app.checkpoint(false).await?.ok_or_else(|| failed("the card's model is not a local one"))?;
+    let (card, out) = (app.card().clone(), args.out.clone());
+    // Dropped with the command: the thread then ends its step, and keeps the state.
+    let stop = Stop(Arc::new(AtomicBool::new(false)));
+    let stopped = Arc::clone(&stop.0);
+    let work = tokio::task::spawn_blocking(move || train(plan, card, base, &out, &stopped));
+    let done = work.await.map_err(|_| failed("training broke off"))?;
+    drop(stop);
+    done
+}
+
+struct Stop(Arc<AtomicBool>);
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn train(
+    plan: Plan,
+    card: crate::card::ModelCard,
+    base: PathBuf,
+    out: &Path,
+    stop: &AtomicBool,
+) -> Result<(), CliError> {
+    std::fs::create_dir_all(out)?;
+    let steps = plan.steps();
+    let mut sft = Sft::open(plan, card, base, out.to_owned())?;
+    let mut log = log(&out.join(LOG), sft.done())?;
+    let mut pace = Pace::new();
+    let mut told = |progress: &Progress| -> Result<(), TrainError> {
+        let write = || -> Result<(), CliError> {
+            writeln!(log, "{}", json(progress)?)?;
+            let due = matches!(progress, Progress::Evaluation { .. });
+            if pace.is_due(due) {
+                Target::Stderr.line(&line(progress, steps))?;
+            }
+            Ok(())
+        };
+        let mut write = write;
+        write().map_err(|error| TrainError::Options(error.to_string()))
+    };
+    sft.run(stop, &mut told)?;
+    if sft.done() == steps {
+        sft.export(&out.join("checkpoint"))?;
+    }
+    Ok(())
+}
+
+/// The log, without what was done after the state that is gone on from.
+fn log(path: &Path, done: u64) -> Result<File, CliError> {
+    let kept: Vec<String> = match File::open(path) {
+        Err(_) => Vec::new(),
+        Ok(file) => {
+            let lines = BufReader::new(file).lines().collect::<Result<Vec<_>, _>>()?;
+            let keep = |line: &String| match serde_json::from_str::<Progress>(line) {
+                Ok(Progress::Step(report)) => report.step <= done,
+                Ok(Progress::Evaluation { step, .. }) => step <= done,
+                Err(_) => false,
+            };
+            lines.into_iter().filter(keep).collect()
+        }
+    };
+    let mut file = OpenOptions::new().create(true).write(true).truncate(true).open(path)?;
+    for line in kept {
+        writeln!(file, "{line}")?;
+    }
+    Ok(file)
+}
+
+/// For people.
+fn line(progress: &Progress, steps: u64) -> String {
+    match progress {
+        Progress::Step(Report {
+            step,
+            stage,
+            loss,
+            rate,
+            gradient_norm,
+            tokens,
+            computed_tokens,
+            seconds,
+            sources,
+        }) => {
+            let exact = sources.iter().map(SourceReport::to_string).collect::<Vec<_>>().join("  ");
+            format!(
+                "{step}/{steps} {stage}  loss {loss:.4}  rate {rate:.1e}  norm {gradient_norm:.2}  {:.0} tokens/s ({:.0} computed)  {exact}",
+                *tokens as f64 / seconds,
+                *computed_tokens as f64 / seconds,
+            )
+        }
+        Progress::Evaluation { step, sources } => {
+            let exact = sources.iter().map(SourceReport::to_string).collect::<Vec<_>>().join("  ");
+            format!("{step}/{steps} held out  {exact}")
+        }
+    }
+}
