@@ -28,6 +28,8 @@ pub use error::AgentError;
 pub use event::{AgentEvent, AgentUsage, Outcome, OverviewRecord, StageTiming, TurnRecord, WindowRecord, WindowStatus};
 pub use parser::ToolCall;
 pub(crate) use prompt::frame_parts;
-#[cfg(feature = "train")]
-pub(crate) use prompt::{opening, sub_agent, tool_response};
+#[cfg(any(feature = "train", all(test, feature = "native")))]
+pub(crate) use prompt::{inside_response, opening, sub_agent, tool_response};
 pub use request::{AnswerForm, AskOptions, AskPart, AskRequest, AskTurn, ClientTool, ToolUse, VideoPart};
+#[cfg(any(feature = "train", all(test, feature = "native")))]
+pub(crate) use tool::{CROP_VIDEO, window_arguments};

@@ -175,7 +175,7 @@ fn client_response(result: &str) -> String {
 }
 
 /// What stands in a response must not close it. Tags are broken up, not cut out: what is left of a cut can be a tag again.
-fn inside_response(text: &str) -> String {
+pub(crate) fn inside_response(text: &str) -> String {
     text.replace("<tool_response", "< tool_response").replace("</tool_response", "< /tool_response")
 }
 

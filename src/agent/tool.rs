@@ -8,13 +8,13 @@ use serde_json::{Map, Value};
 use crate::types::{MediaTime, TimeSpan};
 
 /// The tool's name.
-pub(super) const CROP_VIDEO: &str = "crop_video";
+pub(crate) const CROP_VIDEO: &str = "crop_video";
 
 /// Start and end of a call, whatever the model named and typed them: `start_time`, `start`; numbers, `"9.5"`, `"01:05"`.
 ///
 /// # Errors
 /// The reason in words the model can use.
-pub(super) fn window_arguments(arguments: &Map<String, Value>) -> Result<(MediaTime, MediaTime), String> {
+pub(crate) fn window_arguments(arguments: &Map<String, Value>) -> Result<(MediaTime, MediaTime), String> {
     let time = |names: [&'static str; 2]| {
         let value =
             names.iter().find_map(|name| arguments.get(*name)).ok_or_else(|| format!("{} is missing", names[0]))?;

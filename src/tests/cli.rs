@@ -21,20 +21,20 @@ fn paravt(arguments: &[&str]) -> Command {
     command
 }
 
-fn run(arguments: &[&str]) -> Output {
+pub(super) fn run(arguments: &[&str]) -> Output {
     paravt(arguments).output().expect("runs")
 }
 
-fn stdout(output: &Output) -> &str {
+pub(super) fn stdout(output: &Output) -> &str {
     std::str::from_utf8(&output.stdout).expect("UTF-8")
 }
 
-fn stderr(output: &Output) -> &str {
+pub(super) fn stderr(output: &Output) -> &str {
     std::str::from_utf8(&output.stderr).expect("UTF-8")
 }
 
 /// Failed with `status`, nothing on stdout, one line on stderr that holds `words`.
-fn assert_failed(output: &Output, status: i32, words: &str) {
+pub(super) fn assert_failed(output: &Output, status: i32, words: &str) {
     assert_eq!(output.status.code(), Some(status), "{output:?}");
     assert_eq!(stdout(output), "");
     assert_eq!(stderr(output).lines().count(), 1, "{output:?}");

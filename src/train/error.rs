@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use super::dataset::DatasetError;
 use crate::engine::EngineError;
 use crate::media::MediaError;
 use crate::model::ModelError;
@@ -22,6 +23,9 @@ pub enum TrainError {
         /// Why.
         problem: String,
     },
+    /// A data set.
+    #[error(transparent)]
+    Dataset(#[from] DatasetError),
     /// The model.
     #[error(transparent)]
     Model(#[from] ModelError),
