@@ -24,6 +24,7 @@ pub mod shutdown;
 pub mod synthetic;
 pub mod telemetry;
 pub mod traces;
-#[cfg(feature = "train")]
+// Its unit tests are run with the engine's: they need nothing else.
+#[cfg(any(feature = "train", all(test, feature = "native")))]
 pub mod train;
 pub mod types;

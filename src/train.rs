@@ -8,6 +8,7 @@ mod advantage;
 pub mod batch;
 pub mod bench;
 pub mod checkpoint;
+pub mod dataset;
 mod error;
 mod gating;
 pub mod grpo;

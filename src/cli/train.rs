@@ -1,7 +1,13 @@
 //! `paravt train`: the companion training module.
 
 mod bench;
+mod data;
+mod grpo;
 mod sft;
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
 
 use clap::{Args, Subcommand};
 
@@ -21,6 +27,10 @@ pub(super) struct TrainArgs {
 enum TrainCommand {
     /// Supervised fine-tuning: learn to write what traces wrote
     Sft(sft::SftArgs),
+    /// PARA-GRPO: what did better than its group is made likelier
+    Grpo(grpo::GrpoArgs),
+    /// Look after data sets: conversations and prompts, as Parquet or as lines of JSON
+    Data(data::DataArgs),
     /// Measure how fast gradients are computed here
     Bench(bench::BenchArgs),
 }
@@ -29,6 +39,8 @@ enum TrainCommand {
 pub(super) async fn run(args: &TrainArgs, config: Config, environment: &Environment) -> Result<(), CliError> {
     match &args.command {
         TrainCommand::Sft(args) => sft::run(args, config, environment).await,
+        TrainCommand::Grpo(args) => Box::pin(grpo::run(args, config, environment)).await,
+        TrainCommand::Data(args) => data::run(args),
         TrainCommand::Bench(args) => bench::run(args, config).await,
     }
 }
@@ -37,4 +49,29 @@ impl From<TrainError> for CliError {
     fn from(error: TrainError) -> Self {
         failed(error)
     }
+}
+
+/// Makes the folder of a run and claims it for as long as what is given is held: two never train in one folder.
+fn claim(folder: &Path) -> Result<File, CliError> {
+    let wrong = |problem: &dyn std::fmt::Display| failed(format!("{}: {problem}", folder.display()));
+    std::fs::create_dir_all(folder).map_err(|error| wrong(&error))?;
+    let lock = File::create(folder.join("lock")).map_err(|error| wrong(&error))?;
+    lock.try_lock().map_err(|_| wrong(&"another process trains in this folder"))?;
+    Ok(lock)
+}
+
+/// A file of lines to go on with: those that are kept are there already.
+fn log(path: &Path, keep: impl Fn(&str) -> bool) -> Result<File, CliError> {
+    let kept: Vec<String> = match File::open(path) {
+        Err(_) => Vec::new(),
+        Ok(file) => {
+            let lines = BufReader::new(file).lines();
+            lines.filter(|line| line.as_ref().is_ok_and(|line| keep(line))).collect::<Result<_, _>>()?
+        }
+    };
+    let mut file = OpenOptions::new().create(true).write(true).truncate(true).open(path)?;
+    for line in kept {
+        writeln!(file, "{line}")?;
+    }
+    Ok(file)
 }

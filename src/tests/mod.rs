@@ -28,3 +28,5 @@ mod remote;
 mod support;
 #[cfg(feature = "native")]
 mod tokens;
+#[cfg(feature = "train")]
+mod train;

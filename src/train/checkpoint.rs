@@ -78,8 +78,9 @@ pub fn save(learner: &Learner, base: &Path, state: &impl Serialize, folder: &Pat
     let kept = serde_json::json!({"steps": steps, "state": state});
     let file = fresh.join(STATE);
     std::fs::write(&file, kept.to_string()).map_err(|error| TrainError::file(&file, error))?;
-    clear(&old)?;
+    // Where a run was killed right here, the old one is all there is.
     if folder.exists() {
+        clear(&old)?;
         std::fs::rename(folder, &old).map_err(|error| TrainError::file(folder, error))?;
     }
     std::fs::rename(&fresh, folder).map_err(|error| TrainError::file(folder, error))?;
@@ -153,5 +154,28 @@ fn clear(folder: &Path) -> Result<(), TrainError> {
     match std::fs::remove_dir_all(folder) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(TrainError::file(folder, error)),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_killed_between_two_states_has_the_one_before() {
+        let root = tempfile::tempdir().expect("a folder");
+        let folder = root.path().join("last");
+        assert_eq!(last(&folder), None);
+        let state = |folder: &Path| {
+            std::fs::create_dir_all(folder).expect("a folder");
+            std::fs::write(folder.join(STATE), "{}").expect("a state");
+        };
+        // Not whole yet: nobody goes on from it.
+        state(&beside(&folder, "new"));
+        assert_eq!(last(&folder), None);
+        state(&beside(&folder, "old"));
+        assert_eq!(last(&folder), Some(root.path().join("last.old")));
+        state(&folder);
+        assert_eq!(last(&folder), Some(folder));
     }
 }

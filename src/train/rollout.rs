@@ -17,7 +17,7 @@ use crate::engine::{
     Engine, EngineError, EngineInfo, EngineLoad, FinishReason, GenerateRequest, Grammar, SessionKey, Speaker,
     TokenEvent, TokenStream,
 };
-use crate::types::Turn;
+use crate::types::{Part, Turn};
 
 /// What an engine was asked and what it wrote.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,6 +32,15 @@ pub struct Utterance {
     pub tokens: Vec<(u32, f32)>,
     /// Why it ended. `None`: it was broken off.
     pub reason: Option<FinishReason>,
+}
+
+impl Utterance {
+    /// The text of the conversation before it, and what it wrote.
+    fn asked(&self) -> (String, Vec<u32>) {
+        let parts = self.turns.iter().flat_map(|turn| &turn.parts);
+        let text = parts.filter_map(|part| if let Part::Text(text) = part { Some(text.as_str()) } else { None });
+        (text.collect(), self.tokens.iter().map(|(id, _)| *id).collect())
+    }
 }
 
 type Heard = Arc<Mutex<HashMap<SessionKey, Vec<Utterance>>>>;
@@ -156,7 +165,7 @@ pub struct Rollout {
     pub outcome: Result<Outcome, AgentError>,
     /// What the main agent wrote, a turn after the other.
     pub main: Vec<Utterance>,
-    /// What sub-agents wrote, in the order in which they were done.
+    /// What sub-agents wrote, in the order of their prompts: that of their windows' times, and not of who was done first.
     pub subs: Vec<Utterance>,
 }
 
@@ -165,7 +174,9 @@ impl Rollout {
     pub async fn of(agent: &Agent, recorder: &Recorder, request: AskRequest) -> Self {
         let session = SessionKey(request.id.as_str().into());
         let outcome = finished(agent.ask(request)).await;
-        let (main, subs) = recorder.take(&session).into_iter().partition(|said| said.speaker == Speaker::Main);
+        let (main, mut subs): (Vec<_>, Vec<_>) =
+            recorder.take(&session).into_iter().partition(|said| said.speaker == Speaker::Main);
+        subs.sort_by_cached_key(Utterance::asked);
         Self { outcome, main, subs }
     }
 

@@ -1,13 +1,14 @@
 //! `paravt train sft`.
 
-use std::fs::{File, OpenOptions};
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc as channel};
+use std::time::Duration;
 
 use clap::Args;
 
+use super::{claim, log};
 use crate::app::App;
 use crate::cli::error::failed;
 use crate::cli::output::{Pace, Target, json};
@@ -52,20 +53,33 @@ pub(super) async fn run(args: &SftArgs, mut config: Config, _: &Environment) -> 
     let app = App::new(config)?;
     let base = app.checkpoint(false).await?.ok_or_else(|| failed("the card's model is not a local one"))?;
     let (card, out) = (app.card().clone(), args.out.clone());
-    // Dropped with the command: the thread then ends its step, and keeps the state.
-    let stop = Stop(Arc::new(AtomicBool::new(false)));
-    let stopped = Arc::clone(&stop.0);
-    let work = tokio::task::spawn_blocking(move || train(plan, card, base, &out, &stopped));
+    // Dropped with the command, also by a signal: the thread then ends its step, and keeps the state.
+    let (working, over) = channel::channel::<()>();
+    let stop = Stop { stop: Arc::default(), over };
+    let stopped = Arc::clone(&stop.stop);
+    let work = tokio::task::spawn_blocking(move || {
+        let _working = working;
+        train(plan, card, base, &out, &stopped)
+    });
     let done = work.await.map_err(|_| failed("training broke off"))?;
     drop(stop);
     done
 }
 
-struct Stop(Arc<AtomicBool>);
+/// Asks the training thread to end, and waits until it has kept its state.
+struct Stop {
+    stop: Arc<AtomicBool>,
+    /// Closed when the thread is over.
+    over: channel::Receiver<()>,
+}
 
 impl Drop for Stop {
     fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
+        /// Longest step that is waited for.
+        const PATIENCE: Duration = Duration::from_secs(60);
+        self.stop.store(true, Ordering::Relaxed);
+        // Nothing is ever sent: it ends when the thread does.
+        let _ = self.over.recv_timeout(PATIENCE);
     }
 }
 
@@ -76,13 +90,18 @@ fn train(
     out: &Path,
     stop: &AtomicBool,
 ) -> Result<(), CliError> {
-    std::fs::create_dir_all(out)?;
+    let _claim = claim(out)?;
     let steps = plan.steps();
     let mut sft = Sft::open(plan, card, base, out.to_owned())?;
-    let mut log = log(&out.join(LOG), sft.done())?;
+    let done = sft.done();
+    let mut log = log(&out.join(LOG), |line| match serde_json::from_str::<Progress>(line) {
+        Ok(Progress::Step(report)) => report.step <= done,
+        Ok(Progress::Evaluation { step, .. }) => step <= done,
+        Err(_) => false,
+    })?;
     let mut pace = Pace::new();
     let mut told = |progress: &Progress| -> Result<(), TrainError> {
-        let write = || -> Result<(), CliError> {
+        let mut write = || -> Result<(), CliError> {
             writeln!(log, "{}", json(progress)?)?;
             let due = matches!(progress, Progress::Evaluation { .. });
             if pace.is_due(due) {
@@ -90,7 +109,6 @@ fn train(
             }
             Ok(())
         };
-        let mut write = write;
         write().map_err(|error| TrainError::Options(error.to_string()))
     };
     sft.run(stop, &mut told)?;
@@ -98,27 +116,6 @@ fn train(
         sft.export(&out.join("checkpoint"))?;
     }
     Ok(())
-}
-
-/// The log, without what was done after the state that is gone on from.
-fn log(path: &Path, done: u64) -> Result<File, CliError> {
-    let kept: Vec<String> = match File::open(path) {
-        Err(_) => Vec::new(),
-        Ok(file) => {
-            let lines = BufReader::new(file).lines().collect::<Result<Vec<_>, _>>()?;
-            let keep = |line: &String| match serde_json::from_str::<Progress>(line) {
-                Ok(Progress::Step(report)) => report.step <= done,
-                Ok(Progress::Evaluation { step, .. }) => step <= done,
-                Err(_) => false,
-            };
-            lines.into_iter().filter(keep).collect()
-        }
-    };
-    let mut file = OpenOptions::new().create(true).write(true).truncate(true).open(path)?;
-    for line in kept {
-        writeln!(file, "{line}")?;
-    }
-    Ok(file)
 }
 
 /// For people.

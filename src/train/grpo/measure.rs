@@ -37,6 +37,9 @@ pub struct StepReport {
     pub tokens: f64,
     /// Mean of the policy's log-probabilities over the reference's, nats a token.
     pub kl: f64,
+    /// How far the policy has come from the one that wrote the rollouts: mean difference of a token's log-probability, nats, its sign
+    /// left out. Without staleness it is rounding, or something is wrong.
+    pub drift: f64,
     /// The share of tokens that had moved too far, and that was left out.
     pub clipped: f64,
     /// See [`PolicyStatistics::left_out`].

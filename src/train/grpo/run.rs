@@ -137,6 +137,7 @@ impl Grpo {
         stop: &AtomicBool,
         told: &mut (dyn FnMut(&StepReport, &[Group]) -> Result<(), TrainError> + Send),
     ) -> Result<(), TrainError> {
+        let mut saved = None;
         let mut rolling: VecDeque<AbortOnDropHandle<Vec<Group>>> = VecDeque::new();
         while self.step < self.plan.steps && !stop.load(Ordering::Relaxed) {
             let began = Instant::now();
@@ -159,9 +160,10 @@ impl Grpo {
             told(&report, &groups)?;
             if self.step.is_multiple_of(self.plan.save_every) || self.step == self.plan.steps {
                 self.save()?;
+                saved = Some(self.step);
             }
         }
-        self.save()
+        if saved == Some(self.step) { Ok(()) } else { self.save() }
     }
 
     fn save(&self) -> Result<(), TrainError> {
@@ -272,6 +274,8 @@ impl Grpo {
         report.telling_groups = telling;
         let apart: f64 = proximal.iter().zip(&reference).map(|(one, other)| f64::from(one - other)).sum();
         report.kl = apart / total.max(1.0);
+        let drift: f64 = proximal.iter().zip(&behaviour).map(|(one, other)| f64::from((one - other).abs())).sum();
+        report.drift = drift / total.max(1.0);
         (report.gradient_norm, report.rate) = (step.gradient_norm, rate);
         report.learn_s = began.elapsed().as_secs_f64();
         Ok(report)
@@ -322,3 +326,6 @@ impl Roller {
         (rollout, scores)
     }
 }
+
+#[cfg(test)]
+mod tests;

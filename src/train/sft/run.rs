@@ -150,14 +150,16 @@ impl Sft {
         stop: &AtomicBool,
         told: &mut dyn FnMut(&Progress) -> Result<(), TrainError>,
     ) -> Result<(), TrainError> {
+        let mut saved = None;
         while self.step < self.plan.steps() && !stop.load(Ordering::Relaxed) {
             told(&Progress::Step(self.next()?))?;
             if self.step.is_multiple_of(self.plan.evaluate_every) || self.step == self.plan.steps() {
                 told(&self.evaluate()?)?;
                 self.save()?;
+                saved = Some(self.step);
             }
         }
-        self.save()
+        if saved == Some(self.step) { Ok(()) } else { self.save() }
     }
 
     /// Keeps the state.
