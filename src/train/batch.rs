@@ -266,7 +266,7 @@ mod tests {
             row(&numbers(&[0..100, 200..240])),
             row(&numbers(&[0..100, 300..340])),
             row(&numbers(&[0..60, 400..440])),
-            row(&numbers(&[500..550])),
+            row(&(500..550).collect::<Vec<u32>>()),
             row(&numbers(&[0..100, 200..240])),
             // Too little to be shared.
             row(&numbers(&[0..10, 600..640])),

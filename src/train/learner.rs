@@ -105,7 +105,7 @@ impl Learner {
             _ if count <= 1 => things.iter().map(|thing| (0, done(0, thing))).collect(),
             [_] | [] => work(),
             workers => std::thread::scope(|scope| {
-                let started: Vec<_> = workers.iter().map(|worker| scope.spawn(|| worker.install(&work))).collect();
+                let started: Vec<_> = workers.iter().map(|worker| scope.spawn(|| worker.install(work))).collect();
                 started
                     .into_iter()
                     .flat_map(|work| work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))

@@ -152,17 +152,17 @@ impl World {
     }
 
     /// The prompt of the main agent.
-    fn opened(&self, question: &str, clip: Option<Clip>) -> Vec<Turn> {
+    fn opened(&self, question: &str, clip: Option<&Clip>) -> Vec<Turn> {
         let video = clip.iter().map(|_| AskPart::Video(VideoPart::whole(SourceRequest::Path("board.mp4".into()))));
         let parts = video.chain([AskPart::Text(question.to_owned())]).collect();
         let turns = [AskTurn { role: Role::User, parts }];
-        opening(&self.card, &turns, clip.as_slice(), true, &[])
+        opening(&self.card, &turns, clip.map_or(&[], std::slice::from_ref), true, &[])
     }
 
     /// A whole episode, whose overview has frames at `times`.
     #[must_use]
     pub fn episode(&self, board: &Board, times: &[MediaTime], asked: &Asked) -> Example {
-        let mut turns = self.opened(&asked.text, Some(self.clip(board, times, WHOLE)));
+        let mut turns = self.opened(&asked.text, Some(&self.clip(board, times, WHOLE)));
         turns.push(Turn::text(Role::Assistant, self.calls(board, times)));
         turns.push(responses(board));
         turns.push(Turn::text(Role::Assistant, conclusion(board, asked)));

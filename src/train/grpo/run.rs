@@ -62,6 +62,9 @@ struct Roller {
 /// The rollouts of one prompt.
 type Group = Vec<(Rollout, Scores)>;
 
+/// Who hears of a step and of its rollouts.
+type Told<'a> = dyn FnMut(&StepReport, &[Group]) -> Result<(), TrainError> + Send + 'a;
+
 #[derive(Debug, Serialize, Deserialize)]
 struct State {
     step: u64,
@@ -132,11 +135,7 @@ impl Grpo {
     ///
     /// # Errors
     /// [`TrainError`], and what `told` gives.
-    pub async fn run(
-        &mut self,
-        stop: &AtomicBool,
-        told: &mut (dyn FnMut(&StepReport, &[Group]) -> Result<(), TrainError> + Send),
-    ) -> Result<(), TrainError> {
+    pub async fn run(&mut self, stop: &AtomicBool, told: &mut Told<'_>) -> Result<(), TrainError> {
         let mut saved = None;
         let mut rolling: VecDeque<AbortOnDropHandle<Vec<Group>>> = VecDeque::new();
         while self.step < self.plan.steps && !stop.load(Ordering::Relaxed) {

@@ -185,6 +185,7 @@ fn add(to: &mut [f32], what: &[f32]) {
 }
 
 /// What a product sums along in its right side.
+#[derive(Clone, Copy)]
 enum By {
     /// Along rows: `L Rᵀ`.
     Rows,
