@@ -7,12 +7,13 @@ mod sft;
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
 use super::error::failed;
 use super::{CliError, Environment};
+use crate::app::App;
 use crate::config::Config;
 use crate::train::TrainError;
 
@@ -49,6 +50,19 @@ impl From<TrainError> for CliError {
     fn from(error: TrainError) -> Self {
         failed(error)
     }
+}
+
+/// A line of JSON for each step of a run, in its folder.
+const LOG: &str = "progress.jsonl";
+
+/// The folder of the card's checkpoint, which must be here.
+async fn base(app: &App) -> Result<PathBuf, CliError> {
+    app.checkpoint(false).await?.ok_or_else(|| failed("the card's model is not a local one"))
+}
+
+/// A plan's text.
+fn read(plan: &Path) -> Result<String, CliError> {
+    std::fs::read_to_string(plan).map_err(|error| failed(format!("{}: {error}", plan.display())))
 }
 
 /// Makes the folder of a run and claims it for as long as what is given is held: two never train in one folder.

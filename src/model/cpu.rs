@@ -7,7 +7,10 @@ pub mod gradient;
 pub mod math;
 pub mod product;
 
-use candle_core::{CpuStorage, Result, Storage, Tensor};
+use candle_core::{CpuStorage, Layout, Result, Storage, Tensor};
+
+/// What is said where a tensor is no such.
+const WANTED: &str = "kernels of the CPU take contiguous f32 tensors of the CPU";
 
 /// A tensor's numbers as they lie in memory.
 ///
@@ -15,8 +18,19 @@ use candle_core::{CpuStorage, Result, Storage, Tensor};
 /// When it is not f32, not contiguous, or not on the CPU; those of `then`.
 pub fn floats<R>(tensor: &Tensor, then: impl FnOnce(&[f32]) -> Result<R>) -> Result<R> {
     let (storage, layout) = tensor.storage_and_layout();
-    match (&*storage, layout.contiguous_offsets()) {
-        (Storage::Cpu(CpuStorage::F32(numbers)), Some((from, to))) => then(&numbers[from..to]),
-        _ => candle_core::bail!("kernels of the CPU take contiguous f32 tensors of the CPU"),
+    match &*storage {
+        Storage::Cpu(storage) => then(slice(storage, layout)?),
+        _ => candle_core::bail!("{WANTED}"),
+    }
+}
+
+/// The numbers of a tensor's part of a memory of the CPU.
+///
+/// # Errors
+/// When they are not f32, or not contiguous.
+pub fn slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
+    match (storage, layout.contiguous_offsets()) {
+        (CpuStorage::F32(numbers), Some((from, to))) => Ok(&numbers[from..to]),
+        _ => candle_core::bail!("{WANTED}"),
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use super::TrainError;
-use crate::engine::native::transcript::{Transcript, TranscriptPicture};
+use crate::engine::native::transcript::{Picture, Transcript};
 use crate::model::{Branch, Grid, Patches, Qwen3Vl, Span, positions};
 
 /// Tokens from which on it is worth sharing them: each shared run is an attention of its own.
@@ -21,7 +21,7 @@ pub struct Row {
     /// Time, height and width of each.
     pub positions: Vec<[u32; 3]>,
     /// Its pictures, in order.
-    pub pictures: Vec<TranscriptPicture>,
+    pub pictures: Vec<Picture>,
     /// What is learned: ascending places of tokens, never the first, each with its weight.
     pub targets: Vec<(usize, f32)>,
 }
@@ -38,7 +38,7 @@ impl Row {
         for picture in &pictures {
             spans.push(Span::Text(picture.start - done));
             spans.push(Span::Vision(Grid { t: 1, h: picture.rows * merge, w: picture.columns * merge }));
-            done = picture.start + picture.rows * picture.columns;
+            done = picture.start + picture.tokens();
         }
         spans.push(Span::Text(ids.len() - done));
         let positions = positions(&spans, merge, 0)?.tokens;
@@ -51,7 +51,7 @@ impl Row {
     fn unit(&self, at: usize) -> (u32, [u32; 3], Option<&[u8; 32]>) {
         let picture = self.pictures.partition_point(|picture| picture.start <= at).checked_sub(1);
         let picture = picture.map(|picture| &self.pictures[picture]);
-        let picture = picture.filter(|picture| at < picture.start + picture.rows * picture.columns);
+        let picture = picture.filter(|picture| at < picture.start + picture.tokens());
         (self.ids[at], self.positions[at], picture.map(|picture| &picture.hash))
     }
 
@@ -61,10 +61,7 @@ impl Row {
         let mut end = (from..most).find(|at| self.unit(*at) != other.unit(*at)).unwrap_or(most);
         // Equal tokens may end inside of two pictures only where these are of different sizes.
         for row in [self, other] {
-            let cut = row
-                .pictures
-                .iter()
-                .find(|picture| picture.start < end && end < picture.start + picture.rows * picture.columns);
+            let cut = row.pictures.iter().find(|picture| picture.start < end && end < picture.start + picture.tokens());
             end = cut.map_or(end, |picture| picture.start);
         }
         end.saturating_sub(from)
@@ -132,10 +129,7 @@ impl Batch {
                 let number = match known.get(&picture.hash).filter(|_| share) {
                     Some(number) => *number,
                     None => {
-                        batch.pictures.push(match picture.frames.as_slice() {
-                            [frame] => model.image(frame)?,
-                            frames => model.video(frames)?,
-                        });
+                        batch.pictures.push(model.video(&picture.frames)?);
                         known.insert(picture.hash, batch.pictures.len() - 1);
                         batch.pictures.len() - 1
                     }
@@ -283,8 +277,7 @@ mod tests {
 
     #[test]
     fn pictures_are_shared_whole_or_not() {
-        let picture =
-            |start, hash| TranscriptPicture { start, rows: 4, columns: 10, hash: [hash; 32], frames: Vec::new() };
+        let picture = |start, hash| Picture { start, rows: 4, columns: 10, hash: [hash; 32], frames: Vec::new() };
         let ids: Vec<u32> = (0..30).chain(std::iter::repeat_n(9, 40)).collect();
         let with = |hash| Row { pictures: vec![picture(30, hash)], ..row(&ids) };
         let (one, same, other) = (with(1), with(1), with(2));

@@ -76,12 +76,8 @@ impl Bench {
             keep("positions", Tensor::from_vec(positions, (3, row.ids.len()), cpu)?);
             keep("ids", Tensor::from_iter(row.ids.iter().map(|id| i64::from(*id)), cpu)?);
             keep("targets", Tensor::from_iter(row.targets.iter().map(|(at, _)| *at as i64), cpu)?);
-            let encode =
-                |picture: &crate::engine::native::transcript::TranscriptPicture| match picture.frames.as_slice() {
-                    [frame] => model.image(frame),
-                    frames => model.video(frames),
-                };
-            let patches = row.pictures.iter().map(encode).collect::<Result<Vec<Patches>, _>>()?;
+            let patches = row.pictures.iter().map(|picture| model.video(&picture.frames));
+            let patches = patches.collect::<Result<Vec<Patches>, _>>()?;
             let grids: Vec<i64> =
                 patches.iter().flat_map(|p| [p.grid.t, p.grid.h, p.grid.w]).map(|n| n as i64).collect();
             keep("grids", Tensor::from_vec(grids, (patches.len(), 3), cpu)?);

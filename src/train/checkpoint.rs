@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use candle_core::Var;
 use safetensors::Dtype;
 use safetensors::tensor::{SafeTensors, TensorView};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use super::TrainError;
 use super::learner::Learner;
@@ -57,11 +57,23 @@ pub fn export(model: &Qwen3Vl, base: &Path, folder: &Path) -> Result<(), TrainEr
     write(&folder.join(WEIGHTS), &tensors.collect::<Result<Vec<_>, TrainError>>()?, Some(about))
 }
 
-/// Keeps a run's state in `folder`, in place of what it held: the model with all that belongs to it, the optimizer, and `state`.
+/// Where a run's last state is, below its folder.
+const LAST: &str = "last";
+
+/// What goes on from one session to the next, beside the model and its optimizer.
+#[derive(Serialize, Deserialize)]
+struct State<P> {
+    step: u64,
+    plan: P,
+}
+
+/// Keeps a run's state below `folder`, in place of the one before: the model with all that belongs to it, the optimizer, the steps
+/// done and the plan.
 ///
 /// # Errors
 /// [`TrainError::File`].
-pub fn save(learner: &Learner, base: &Path, state: &impl Serialize, folder: &Path) -> Result<(), TrainError> {
+pub fn save(learner: &Learner, base: &Path, step: u64, plan: &impl Serialize, folder: &Path) -> Result<(), TrainError> {
+    let folder = &folder.join(LAST);
     let (fresh, old) = (beside(folder, "new"), beside(folder, "old"));
     clear(&fresh)?;
     export(learner.model(), base, &fresh)?;
@@ -75,7 +87,7 @@ pub fn save(learner: &Learner, base: &Path, state: &impl Serialize, folder: &Pat
         })
         .collect();
     write(&fresh.join(MOMENTS), &tensors, None)?;
-    let kept = serde_json::json!({"steps": steps, "state": state});
+    let kept = serde_json::json!({"steps": steps, "state": State { step, plan }});
     let file = fresh.join(STATE);
     std::fs::write(&file, kept.to_string()).map_err(|error| TrainError::file(&file, error))?;
     // Where a run was killed right here, the old one is all there is.
@@ -87,17 +99,23 @@ pub fn save(learner: &Learner, base: &Path, state: &impl Serialize, folder: &Pat
     clear(&old)
 }
 
-/// The folder of the last whole state: `folder`, or where a run was killed between two, the one before. `None`: there is none.
+/// The last whole state of the run in `folder`; where it was killed between two, the one before. `None`: there is none.
 #[must_use]
 pub fn last(folder: &Path) -> Option<PathBuf> {
-    [folder.to_owned(), beside(folder, "old")].into_iter().find(|folder| folder.join(STATE).is_file())
+    let last = folder.join(LAST);
+    let old = beside(&last, "old");
+    [last, old].into_iter().find(|folder| folder.join(STATE).is_file())
 }
 
-/// Brings an optimizer to where [`save`] left it, and gives the rest of the state.
+/// Brings an optimizer to where [`save`] left it in the state that [`last`] found, and gives the steps done.
 ///
 /// # Errors
-/// [`TrainError::File`] naming what is missing or not ours; [`TrainError::Options`] for a state of another model.
-pub fn restore<S: DeserializeOwned>(learner: &mut Learner, folder: &Path) -> Result<S, TrainError> {
+/// [`TrainError::File`] naming what is missing or not ours; [`TrainError::Options`] for a state of another model or plan.
+pub fn restore<P: DeserializeOwned + PartialEq>(
+    learner: &mut Learner,
+    plan: &P,
+    folder: &Path,
+) -> Result<u64, TrainError> {
     let file = folder.join(MOMENTS);
     let wrong = |problem: &dyn std::fmt::Display| TrainError::file(&file, problem);
     let bytes = std::fs::read(&file).map_err(|error| wrong(&error))?;
@@ -117,14 +135,18 @@ pub fn restore<S: DeserializeOwned>(learner: &mut Learner, folder: &Path) -> Res
     let moments = moments.collect::<Result<Vec<_>, TrainError>>()?;
     let file = folder.join(STATE);
     let text = std::fs::read_to_string(&file).map_err(|error| TrainError::file(&file, error))?;
-    #[derive(serde::Deserialize)]
-    struct Kept<S> {
+    #[derive(Deserialize)]
+    struct Kept<P> {
         steps: u64,
-        state: S,
+        state: State<P>,
     }
-    let kept: Kept<S> = serde_json::from_str(&text).map_err(|error| TrainError::file(&file, error))?;
+    let kept: Kept<P> = serde_json::from_str(&text).map_err(|error| TrainError::file(&file, error))?;
     learner.optimizer_mut().restore(kept.steps, moments)?;
-    Ok(kept.state)
+    if kept.state.plan != *plan {
+        let run = folder.parent().unwrap_or(folder);
+        return Err(TrainError::Options(format!("{} holds a run of another plan", run.display())));
+    }
+    Ok(kept.state.step)
 }
 
 type Named = (String, Vec<usize>, Vec<f32>);
@@ -164,18 +186,18 @@ mod tests {
     #[test]
     fn a_run_killed_between_two_states_has_the_one_before() {
         let root = tempfile::tempdir().expect("a folder");
-        let folder = root.path().join("last");
-        assert_eq!(last(&folder), None);
+        let (run, folder) = (root.path(), root.path().join("last"));
+        assert_eq!(last(run), None);
         let state = |folder: &Path| {
             std::fs::create_dir_all(folder).expect("a folder");
             std::fs::write(folder.join(STATE), "{}").expect("a state");
         };
         // Not whole yet: nobody goes on from it.
         state(&beside(&folder, "new"));
-        assert_eq!(last(&folder), None);
+        assert_eq!(last(run), None);
         state(&beside(&folder, "old"));
-        assert_eq!(last(&folder), Some(root.path().join("last.old")));
+        assert_eq!(last(run), Some(root.path().join("last.old")));
         state(&folder);
-        assert_eq!(last(&folder), Some(folder));
+        assert_eq!(last(run), Some(folder));
     }
 }

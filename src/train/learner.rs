@@ -10,7 +10,8 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::TrainError;
 use super::batch::Batch;
-use super::optimizer::{AdamW, OptimizerConfig, numbers};
+use super::optimizer::{AdamW, OptimizerConfig, numbers, on_cpu};
+use crate::model::cpu::floats;
 use crate::model::{Causal, Qwen3Vl, TextInput, VisionRows, log_probabilities};
 
 /// A model that learns.
@@ -178,9 +179,8 @@ pub fn gradients(
     batch: &Batch,
     loss: &dyn Fn(&Batch, &Tensor) -> candle_core::Result<Tensor>,
 ) -> Result<Gradients, TrainError> {
-    let (logits, told) = forward(model, batch)?;
-    let loss = loss(batch, &log_probabilities(&logits, &batch.targets)?)?;
-    drop(logits);
+    let (probabilities, told) = forward(model, batch)?;
+    let loss = loss(batch, &probabilities)?;
     let number = loss.to_dtype(DType::F64)?.to_device(&Device::Cpu)?.to_scalar::<f64>()?;
     let mut store = loss.backward()?;
     let variables = model.variables().iter();
@@ -191,7 +191,7 @@ pub fn gradients(
     Ok(Gradients { loss: number, told, of: of.collect::<Result<_, _>>()? })
 }
 
-/// Logits of a batch's outputs, and what its targets get.
+/// Logarithms of the probabilities of a batch's targets, `[outputs]`, with a gradient; and all that the targets get.
 fn forward(model: &Qwen3Vl, batch: &Batch) -> Result<(Tensor, Told), TrainError> {
     let features = model.encode(&batch.pictures)?;
     let places = batch.places.iter().filter_map(|(first, picture)| {
@@ -202,19 +202,20 @@ fn forward(model: &Qwen3Vl, batch: &Batch) -> Result<(Tensor, Told), TrainError>
     let input =
         TextInput { tokens: &batch.tokens, positions: &batch.positions, vision: &vision, outputs: &batch.outputs };
     let logits = model.forward(&input, &mut Causal::tree(&batch.branches, model.mode()))?;
-    let told = told(&logits, &batch.targets)?;
-    Ok((logits, told))
+    let probabilities = log_probabilities(&logits, &batch.targets)?;
+    let first = most_probable(&logits, &batch.targets)?;
+    let told = Told { log_probabilities: numbers(&probabilities)?, first };
+    Ok((probabilities, told))
 }
 
-fn told(logits: &Tensor, targets: &[u32]) -> Result<Told, TrainError> {
+/// Whether each target has the highest of its row's logits.
+fn most_probable(logits: &Tensor, targets: &[u32]) -> Result<Vec<bool>, TrainError> {
     let vocab = logits.dims2()?.1;
-    let log_probabilities = numbers(&log_probabilities(&logits.detach(), targets)?)?;
-    let logits = numbers(&logits.detach())?;
     let most = |(row, target): (&[f32], &u32)| {
         let own = row.get(*target as usize).copied().unwrap_or(f32::NEG_INFINITY);
         // Of equals the first is taken, as by who samples greedily.
         row.iter().enumerate().all(|(id, logit)| *logit < own || id >= *target as usize && *logit <= own)
     };
-    let first = logits.chunks_exact(vocab.max(1)).zip(targets).map(most).collect();
-    Ok(Told { log_probabilities, first })
+    let first = |logits: &[f32]| Ok(logits.chunks_exact(vocab.max(1)).zip(targets).map(most).collect());
+    Ok(floats(&on_cpu(&logits.detach())?, first)?)
 }

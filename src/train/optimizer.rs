@@ -1,10 +1,11 @@
 //! AdamW (Loshchilov and Hutter, arXiv 1711.05101) over a model's variables, its state in f32 whatever the weights are.
 
-use candle_core::{CpuStorage, DType, Device, Storage, Tensor, Var};
+use candle_core::{DType, Device, Tensor, Var};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::TrainError;
+use crate::model::cpu::floats;
 
 /// How weights follow gradients.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -83,12 +84,6 @@ impl AdamW {
         Self { config, steps: 0, moments: variables.iter().map(zeros).collect() }
     }
 
-    /// How it was made.
-    #[must_use]
-    pub const fn config(&self) -> &OptimizerConfig {
-        &self.config
-    }
-
     /// Steps done, and what they left, in the variables' order.
     #[must_use]
     pub fn state(&self) -> (u64, &[Moments]) {
@@ -149,12 +144,12 @@ impl AdamW {
 
 /// The numbers of a tensor, in f32 and in a copy.
 pub(super) fn numbers(tensor: &Tensor) -> Result<Vec<f32>, TrainError> {
-    let tensor = tensor.to_dtype(DType::F32)?.to_device(&Device::Cpu)?.contiguous()?;
-    let (storage, layout) = tensor.storage_and_layout();
-    match (&*storage, layout.contiguous_offsets()) {
-        (Storage::Cpu(CpuStorage::F32(numbers)), Some((from, to))) => Ok(numbers[from..to].to_vec()),
-        _ => Err(TrainError::Options("a tensor that is not on the CPU".to_owned())),
-    }
+    Ok(floats(&on_cpu(tensor)?, |numbers| Ok(numbers.to_vec()))?)
+}
+
+/// A tensor as the CPU's kernels take it: itself, where it is so already.
+pub(super) fn on_cpu(tensor: &Tensor) -> candle_core::Result<Tensor> {
+    tensor.to_dtype(DType::F32)?.to_device(&Device::Cpu)?.contiguous()
 }
 
 /// A step's numbers, the same for all weights.

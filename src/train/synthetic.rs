@@ -92,12 +92,6 @@ impl World {
         Ok(Self { card, size, pictures: Pictures::new(size) })
     }
 
-    /// The card that prompts come from.
-    #[must_use]
-    pub const fn card(&self) -> &ModelCard {
-        &self.card
-    }
-
     /// The example at a place of a seed's series; the same whenever it is asked for.
     #[must_use]
     pub fn example(&self, lesson: Lesson, seed: u64, place: u64) -> Example {

@@ -29,7 +29,7 @@ pub(super) struct BenchArgs {
 /// Runs the command.
 pub(super) async fn run(args: &BenchArgs, config: Config) -> Result<(), CliError> {
     let app = App::new(config)?;
-    let base = app.checkpoint(false).await?.ok_or_else(|| failed("the card's model is not a local one"))?;
+    let base = super::base(&app).await?;
     let (card, rows, steps, dump) = (app.card().clone(), args.rows, args.steps, args.dump.clone());
     let work = tokio::task::spawn_blocking(move || measure(card, &base, rows, steps, dump.as_deref()));
     work.await.map_err(|_| failed("the measurement broke off"))?

@@ -7,17 +7,14 @@ use std::sync::atomic::AtomicBool;
 use clap::Args;
 use serde_json::json;
 
-use super::{claim, log};
+use super::{LOG, base, claim, log, read};
 use crate::app::App;
-use crate::cli::error::failed;
 use crate::cli::output::{Pace, Target, json};
 use crate::cli::{CliError, Environment};
 use crate::config::Config;
 use crate::train::grpo::{Grpo, GrpoPlan, StepReport, Variant};
 use crate::train::{Scores, TrainError, rollout::Rollout};
 
-/// A line of JSON for each step.
-const LOG: &str = "progress.jsonl";
 /// Rollouts to read, a line of JSON each.
 const SAMPLES: &str = "samples.jsonl";
 
@@ -43,10 +40,8 @@ pub(super) struct GrpoArgs {
 
 /// Runs the command.
 pub(super) async fn run(args: &GrpoArgs, mut config: Config, _: &Environment) -> Result<(), CliError> {
-    let text =
-        std::fs::read_to_string(&args.plan).map_err(|error| failed(format!("{}: {error}", args.plan.display())))?;
     let usage = |error: TrainError| CliError::Usage(error.to_string());
-    let mut plan = GrpoPlan::parse(&text).map_err(usage)?;
+    let mut plan = GrpoPlan::parse(&read(&args.plan)?).map_err(usage)?;
     plan.seed = args.seed.unwrap_or(plan.seed);
     plan.checkpoint = args.checkpoint.clone().or(plan.checkpoint);
     if let Some(variant) = &args.variant {
@@ -56,7 +51,7 @@ pub(super) async fn run(args: &GrpoArgs, mut config: Config, _: &Environment) ->
     let app = App::new(config)?;
     let base = match &plan.checkpoint {
         Some(folder) => folder.clone(),
-        None => app.checkpoint(false).await?.ok_or_else(|| failed("the card's model is not a local one"))?,
+        None => base(&app).await?,
     };
     let _claim = claim(&args.out)?;
     let (steps, boards) = (plan.steps, plan.boards);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{claim, log};
+use super::{LOG, base, claim, log, read};
 use crate::app::App;
 use crate::cli::error::failed;
 use crate::cli::output::{Pace, Target, json};
@@ -16,9 +16,6 @@ use crate::cli::{CliError, Environment};
 use crate::config::Config;
 use crate::train::TrainError;
 use crate::train::sft::{Plan, Progress, Report, Sft, SourceReport};
-
-/// A line of JSON for each step and evaluation.
-const LOG: &str = "progress.jsonl";
 
 /// Arguments of `train sft`.
 #[derive(Debug, Args)]
@@ -41,17 +38,14 @@ pub(super) struct SftArgs {
 pub(super) async fn run(args: &SftArgs, mut config: Config, _: &Environment) -> Result<(), CliError> {
     let mut plan = match (&args.preset, &args.plan) {
         (Some(preset), _) => Plan::preset(preset),
-        (None, Some(file)) => {
-            let text = std::fs::read_to_string(file).map_err(|error| failed(format!("{}: {error}", file.display())))?;
-            Plan::parse(&text)
-        }
+        (None, Some(file)) => Plan::parse(&read(file)?),
         (None, None) => return Err(CliError::Usage("--preset or --plan is needed".to_owned())),
     }
     .map_err(|error| CliError::Usage(error.to_string()))?;
     plan.seed = args.seed.unwrap_or(plan.seed);
     config.engine.card = Some(plan.card.clone());
     let app = App::new(config)?;
-    let base = app.checkpoint(false).await?.ok_or_else(|| failed("the card's model is not a local one"))?;
+    let base = base(&app).await?;
     let (card, out) = (app.card().clone(), args.out.clone());
     // Dropped with the command, also by a signal: the thread then ends its step, and keeps the state.
     let (working, over) = channel::channel::<()>();

@@ -54,23 +54,24 @@ pub(super) struct TokenizedPrompt {
 }
 
 /// A picture's place in a prompt.
-#[derive(Debug)]
-pub(super) struct Picture {
+#[derive(Debug, Clone, PartialEq)]
+pub struct Picture {
     /// Index of its first token.
-    pub(super) start: usize,
+    pub start: usize,
     /// Its tokens, one for each merged patch: this many rows of so many.
-    pub(super) rows: usize,
+    pub rows: usize,
     /// See [`Self::rows`].
-    pub(super) columns: usize,
+    pub columns: usize,
     /// SHA-256 over its size and pixels.
-    pub(super) hash: [u8; 32],
+    pub hash: [u8; 32],
     /// Its pixels: one frame, or the two of a pair.
-    pub(super) frames: Vec<Frame>,
+    pub frames: Vec<Frame>,
 }
 
 impl Picture {
     /// How many tokens it has.
-    pub(super) const fn tokens(&self) -> usize {
+    #[must_use]
+    pub const fn tokens(&self) -> usize {
         self.rows * self.columns
     }
 }

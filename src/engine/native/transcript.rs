@@ -8,12 +8,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::prompt::{Picture, Prompts};
+pub use super::prompt::Picture;
+use super::prompt::Prompts;
 use crate::engine::chat::geometry::{Geometry, Limits};
 use crate::engine::chat::vocabulary::Vocabulary;
 use crate::engine::{EngineError, SessionKey};
 use crate::model::ModelConfig;
-use crate::types::{Frame, Part, Role, Turn};
+use crate::types::{Part, Role, Turn};
 
 /// Bytes of text whose tokens are remembered.
 const REMEMBERED_BYTES: usize = 8 << 20;
@@ -35,31 +36,9 @@ pub struct Transcript {
     /// All of it, a token for each merged patch of a picture.
     pub ids: Vec<u32>,
     /// Its pictures, in order.
-    pub pictures: Vec<TranscriptPicture>,
+    pub pictures: Vec<Picture>,
     /// For each of the model's turns, the tokens that it had to write, up to the one that ends the turn.
     pub spoken: Vec<Range<usize>>,
-}
-
-/// A picture's place in a transcript.
-#[derive(Debug, Clone, PartialEq)]
-pub struct TranscriptPicture {
-    /// Index of its first token.
-    pub start: usize,
-    /// Its tokens, one for each merged patch: this many rows of so many.
-    pub rows: usize,
-    /// See [`Self::rows`].
-    pub columns: usize,
-    /// SHA-256 over its size and pixels.
-    pub hash: [u8; 32],
-    /// Its pixels: one frame, or the two of a pair.
-    pub frames: Vec<Frame>,
-}
-
-impl From<Picture> for TranscriptPicture {
-    fn from(picture: Picture) -> Self {
-        let Picture { start, rows, columns, hash, frames } = picture;
-        Self { start, rows, columns, hash, frames }
-    }
 }
 
 /// A turn of the model's.
@@ -112,8 +91,7 @@ impl Transcriber {
         let (mut ids, structural) = (written.ids, self.vocabulary.structural());
         ids.push(structural.turn_end);
         let spoken = self.spoken(&ids);
-        let pictures = written.pictures.into_iter().map(TranscriptPicture::from).collect();
-        Ok(Transcript { ids, pictures, spoken })
+        Ok(Transcript { ids, pictures: written.pictures, spoken })
     }
 
     /// Writes what was said in one conversation, in the tokens in which it was said: for each turn of the model's the conversation
@@ -135,7 +113,7 @@ impl Transcriber {
             ids.extend_from_slice(said.tokens);
             let spoken = from..ids.len();
             self.prompts.remember(&session, written.opening, said.tokens);
-            let pictures: Vec<TranscriptPicture> = written.pictures.into_iter().map(TranscriptPicture::from).collect();
+            let pictures = written.pictures;
             match transcripts.last_mut().filter(|before| ids.starts_with(&before.ids)) {
                 Some(before) => {
                     (before.ids, before.pictures) = (ids, pictures);
@@ -164,7 +142,7 @@ impl Transcriber {
 mod tests {
     use super::*;
     use crate::card::{DEFAULT, ModelCard};
-    use crate::types::FrameSize;
+    use crate::types::{Frame, FrameSize};
 
     #[test]
     fn what_the_model_wrote_is_told_from_what_it_read() {

@@ -156,23 +156,22 @@ pub fn gelu(x: &[f32], dy: &[f32], dx: &mut [f32]) {
     Arch::new().dispatch(Each(x, dy, dx));
 }
 
-/// Of a softmax of which `shares` came, in rows of `width`, scaled by `scale`: `ds`, which holds the gradient of the shares,
-/// becomes that of the scores.
-pub fn softmax_rows(shares: &[f32], ds: &mut [f32], width: usize, scale: f32) {
-    struct Rows<'a>(&'a [f32], &'a mut [f32], usize, f32);
+/// Of a softmax of which `shares` came, in rows of `width`: `ds`, which holds the gradient of the shares, becomes that of the scores.
+pub fn softmax_rows(shares: &[f32], ds: &mut [f32], width: usize) {
+    struct Rows<'a>(&'a [f32], &'a mut [f32], usize);
     impl WithSimd for Rows<'_> {
         type Output = ();
         #[inline(always)]
         fn with_simd<S: Simd>(self, _: S) {
-            let Self(shares, ds, width, scale) = self;
+            let Self(shares, ds, width) = self;
             for (shares, ds) in shares.chunks_exact(width).zip(ds.chunks_exact_mut(width)) {
                 let mean = dot(shares, ds);
-                ds.iter_mut().zip(shares).for_each(|(ds, share)| *ds = share * (*ds - mean) * scale);
+                ds.iter_mut().zip(shares).for_each(|(ds, share)| *ds = share * (*ds - mean));
             }
         }
     }
     if width > 0 {
-        Arch::new().dispatch(Rows(shares, ds, width, scale));
+        Arch::new().dispatch(Rows(shares, ds, width));
     }
 }
 

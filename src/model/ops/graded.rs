@@ -10,7 +10,7 @@ use candle_core::{CpuStorage, CustomOp1, CustomOp2, CustomOp3, DType, Device, La
 use rayon::prelude::*;
 
 pub(in crate::model) use self::attention::{Piece, attention};
-use crate::model::cpu::{floats, gradient, math};
+use crate::model::cpu::{floats, gradient, math, slice};
 
 /// Numbers a thread takes at a time.
 const CHUNK: usize = 1 << 15;
@@ -18,14 +18,6 @@ const CHUNK: usize = 1 << 15;
 /// True where these run.
 pub(in crate::model) fn applies(x: &Tensor) -> bool {
     x.device().is_cpu() && x.dtype() == DType::F32
-}
-
-/// The numbers of an argument.
-pub(super) fn slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
-    match (storage, layout.contiguous_offsets()) {
-        (CpuStorage::F32(numbers), Some((from, to))) => Ok(&numbers[from..to]),
-        _ => bail!("operations of training take contiguous f32 tensors"),
-    }
 }
 
 fn give(numbers: Vec<f32>, layout: &Layout) -> Result<(CpuStorage, Shape)> {

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use futures::StreamExt as _;
-use serde::{Deserialize, Serialize};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::measure::StepReport;
@@ -28,8 +27,7 @@ use crate::train::rollout::{Recorder, Rollout};
 use crate::train::trajectory::Trajectory;
 use crate::train::{QuestionType, RuleReward, Scores, TrainError, Truth, checkpoint};
 
-/// Where a run's last state is, below its folder, and the weights that the engine rolls out with.
-const LAST: &str = "last";
+/// Below a run's folder: the weights that the engine rolls out with, and the boards.
 const POLICY: &str = "policy";
 const VIDEOS: &str = "videos";
 /// Rollouts at the same time: more wait, so that frames in memory stay bounded.
@@ -65,12 +63,6 @@ type Group = Vec<(Rollout, Scores)>;
 /// Who hears of a step and of its rollouts.
 type Told<'a> = dyn FnMut(&StepReport, &[Group]) -> Result<(), TrainError> + Send + 'a;
 
-#[derive(Debug, Serialize, Deserialize)]
-struct State {
-    step: u64,
-    plan: GrpoPlan,
-}
-
 impl Grpo {
     /// Begins a run in `folder`, or goes on with the one that is there. `card` is the plan's, and `base` the checkpoint to begin from.
     /// Films the boards that are not there yet; `told` is called with how many were made.
@@ -87,18 +79,14 @@ impl Grpo {
     ) -> Result<Self, TrainError> {
         let options = LoadOptions::cpu(Mode::Training);
         let reference = Qwen3Vl::load(&base, &options)?;
-        let last = checkpoint::last(&folder.join(LAST));
+        let last = checkpoint::last(&folder);
         let from = last.clone().unwrap_or_else(|| base.clone());
         let transcriber = Transcriber::load(&base, reference.token_side())?;
         let mut learner = Learner::new(Qwen3Vl::load(&from, &options)?, plan.optimizer)?;
-        let mut step = 0;
-        if let Some(last) = last {
-            let state: State = checkpoint::restore(&mut learner, &last)?;
-            if state.plan != plan {
-                return Err(TrainError::Options(format!("{} holds a run of another plan", folder.display())));
-            }
-            step = state.step;
-        }
+        let step = match last {
+            Some(last) => checkpoint::restore(&mut learner, &plan, &last)?,
+            None => 0,
+        };
         let boards = Boards { seed: plan.seed, count: plan.boards, frames: Board::FRAMES };
         let asked = signal_board(&folder.join(VIDEOS), &boards);
         film_boards(&media, &asked, 2, told).await.map_err(|error| TrainError::Options(error.to_string()))?;
@@ -166,8 +154,7 @@ impl Grpo {
     }
 
     fn save(&self) -> Result<(), TrainError> {
-        let state = State { step: self.step, plan: self.plan.clone() };
-        checkpoint::save(&self.learner, &self.base, &state, &self.folder.join(LAST))
+        checkpoint::save(&self.learner, &self.base, self.step, &self.plan, &self.folder)
     }
 
     /// Gives the engine the weights as they are.
@@ -218,7 +205,7 @@ impl Grpo {
                 trajectories.extend(of);
             }
         }
-        let rows: Vec<_> = trajectories.iter().map(|one| one.row.clone()).collect();
+        let (rows, behaviour): (Vec<_>, Vec<_>) = trajectories.into_iter().map(|one| (one.row, one.behaviour)).unzip();
         let chunks: Vec<_> = rows.chunks(self.plan.batch_rows).collect();
         let model = self.learner.model();
         let batches = self.learner.each(&chunks, |rows| Batch::pack(rows, model));
@@ -231,11 +218,11 @@ impl Grpo {
             told.iter().flat_map(|told| told.log_probabilities.iter().copied()).collect()
         };
         let (proximal, reference) = (of(&proximal), of(&reference));
-        let behaviour: Vec<f32> = trajectories.iter().flat_map(|one| one.behaviour.iter().copied()).collect();
+        let behaviour = behaviour.concat();
         let mut advantages = Vec::with_capacity(proximal.len());
-        for (trajectory, worth) in trajectories.iter().zip(&worth) {
+        for (row, worth) in rows.iter().zip(&worth) {
             let first = advantages.len();
-            let tokens = first..first + trajectory.row.targets.len();
+            let tokens = first..first + row.targets.len();
             // What a token costs in divergence counts for all tokens before it in its conversation.
             let mut rest = *worth;
             let mut own: Vec<f64> = tokens

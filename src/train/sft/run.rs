@@ -18,8 +18,6 @@ use crate::train::learner::{Learner, Told};
 use crate::train::synthetic::{Lesson, World};
 use crate::train::{checkpoint, normal};
 
-/// Where a run's last state is, below its folder.
-const LAST: &str = "last";
 /// Rows of a step have places of their own, whatever the step's size.
 const PLACES: u64 = 1 << 20;
 /// Rows to evaluate on are of another series.
@@ -95,13 +93,6 @@ impl std::fmt::Display for SourceReport {
     }
 }
 
-/// What goes on from one session to the next.
-#[derive(Debug, Serialize, Deserialize)]
-struct State {
-    step: u64,
-    plan: Plan,
-}
-
 impl Sft {
     /// Begins a run in `folder`, or goes on with the one that is there. `card` is the plan's, and `base` its checkpoint's folder.
     ///
@@ -109,7 +100,7 @@ impl Sft {
     /// [`TrainError`]; [`TrainError::Options`] where `folder` holds a run of another plan.
     pub fn open(plan: Plan, card: ModelCard, base: PathBuf, folder: PathBuf) -> Result<Self, TrainError> {
         let options = LoadOptions::cpu(Mode::Training);
-        let last = checkpoint::last(&folder.join(LAST));
+        let last = checkpoint::last(&folder);
         let model = match (&last, &plan.fresh) {
             (Some(last), _) => Qwen3Vl::load(last, &options)?,
             (None, Some(fresh)) => Qwen3Vl::fresh(&base, &mut drawn(*fresh, plan.seed), &options)?,
@@ -117,14 +108,10 @@ impl Sft {
         };
         let transcriber = Transcriber::load(&base, model.token_side())?;
         let mut learner = Learner::new(model, plan.optimizer)?;
-        let mut step = 0;
-        if let Some(last) = last {
-            let state: State = checkpoint::restore(&mut learner, &last)?;
-            if state.plan != plan {
-                return Err(TrainError::Options(format!("{} holds a run of another plan", folder.display())));
-            }
-            step = state.step;
-        }
+        let step = match last {
+            Some(last) => checkpoint::restore(&mut learner, &plan, &last)?,
+            None => 0,
+        };
         Ok(Self { world: World::new(card)?, plan, base, folder, transcriber, learner, step })
     }
 
@@ -132,12 +119,6 @@ impl Sft {
     #[must_use]
     pub const fn done(&self) -> u64 {
         self.step
-    }
-
-    /// The plan.
-    #[must_use]
-    pub const fn plan(&self) -> &Plan {
-        &self.plan
     }
 
     /// Trains to the end of the plan, or until `stop` is set: then the state is kept, and opening the run again goes on from
@@ -164,8 +145,7 @@ impl Sft {
 
     /// Keeps the state.
     fn save(&self) -> Result<(), TrainError> {
-        let state = State { step: self.step, plan: self.plan.clone() };
-        checkpoint::save(&self.learner, &self.base, &state, &self.folder.join(LAST))
+        checkpoint::save(&self.learner, &self.base, self.step, &self.plan, &self.folder)
     }
 
     /// Writes the model as it is, in Hugging Face's layout.
@@ -192,7 +172,6 @@ impl Sft {
         let step = self.learner.step(&batches, rate, &loss)?;
         let stage = self.plan.stage(self.step).map(|(stage, _)| stage.name.clone()).unwrap_or_default();
         self.step += 1;
-        let sources: Vec<usize> = lessons.iter().map(|(source, _)| *source).collect();
         Ok(Report {
             step: self.step,
             stage,
@@ -202,7 +181,7 @@ impl Sft {
             tokens: batches.iter().map(|batch| batch.unshared_tokens).sum(),
             computed_tokens: batches.iter().map(|batch| batch.tokens.len()).sum(),
             seconds: began.elapsed().as_secs_f64(),
-            sources: reports(&lessons, &sources, &batches, &step.told),
+            sources: reports(&lessons, &batches, &step.told),
         })
     }
 
@@ -220,8 +199,7 @@ impl Sft {
         let batches = self.batches(&wanted, self.plan.seed ^ HELD_OUT)?;
         let told = self.learner.evaluate(&batches)?;
         let lessons: Vec<(usize, Lesson)> = rows.iter().map(|(at, lesson, _)| (*at, *lesson)).collect();
-        let places: Vec<usize> = rows.iter().map(|(at, ..)| *at).collect();
-        Ok(Progress::Evaluation { step: self.step, sources: reports(&lessons, &places, &batches, &told) })
+        Ok(Progress::Evaluation { step: self.step, sources: reports(&lessons, &batches, &told) })
     }
 
     /// Examples of lessons at places of a seed's series, packed in their order.
@@ -238,8 +216,8 @@ impl Sft {
     }
 }
 
-/// What the rows of each source got. `sources` are the rows' own.
-fn reports(lessons: &[(usize, Lesson)], sources: &[usize], batches: &[Batch], told: &[Told]) -> Vec<SourceReport> {
+/// What the rows of each source got. `lessons` are the rows' own, each with its source.
+fn reports(lessons: &[(usize, Lesson)], batches: &[Batch], told: &[Told]) -> Vec<SourceReport> {
     let rows = batches.iter().zip(told).flat_map(|(batch, told)| {
         let starts = std::iter::once(0).chain(batch.ends.iter().copied());
         starts.zip(&batch.ends).map(|(from, until)| {
@@ -248,7 +226,7 @@ fn reports(lessons: &[(usize, Lesson)], sources: &[usize], batches: &[Batch], to
         })
     });
     let mut found: Vec<(usize, SourceReport, usize)> = Vec::new();
-    for ((loss, targets, exact), (source, (_, lesson))) in rows.zip(sources.iter().zip(lessons)) {
+    for ((loss, targets, exact), (source, lesson)) in rows.zip(lessons) {
         let at = found.iter().position(|(known, ..)| known == source).unwrap_or_else(|| {
             found.push((*source, SourceReport { lesson: *lesson, rows: 0, loss: 0.0, exact: 0 }, 0));
             found.len() - 1

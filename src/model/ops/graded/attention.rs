@@ -10,8 +10,7 @@ use candle_core::backend::BackendStorage as _;
 use candle_core::{CpuStorage, CustomOp3, Device, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
-use super::slice;
-use crate::model::cpu::{floats, gradient, math};
+use crate::model::cpu::{floats, gradient, math, slice};
 
 /// Queries in a block. The last one of a causal block sees as many keys as the first, and so many more.
 const BLOCK: usize = 64;
@@ -169,7 +168,7 @@ impl Task<'_> {
             let dy = CpuStorage::F32(self.queries(dy, block.clone(), 1.0));
             let shares = self.shares(&query, &key, &block, seen)?;
             let mut scores = product(&dy, (rows, width), &value, (seen, width), By::Rows)?;
-            gradient::softmax_rows(&shares, &mut scores, seen, 1.0);
+            gradient::softmax_rows(&shares, &mut scores, seen);
             let (shares, scores) = (CpuStorage::F32(shares), CpuStorage::F32(scores));
             add(&mut back.value, &product_of_columns(&shares, (rows, seen), &dy, width)?);
             add(&mut back.key, &product_of_columns(&scores, (rows, seen), &query, width)?);

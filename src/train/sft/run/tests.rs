@@ -48,9 +48,13 @@ share = 1.0
 "#;
 
 fn open(folder: &Path) -> Sft {
+    open_with(Plan::parse(PLAN).expect("a plan"), folder).expect("opens")
+}
+
+fn open_with(plan: Plan, folder: &Path) -> Result<Sft, TrainError> {
     let card = ModelCard::load(Path::new(DEFAULT)).expect("the bundled card");
     let base = card.folder.clone();
-    Sft::open(Plan::parse(PLAN).expect("a plan"), card, base, folder.to_owned()).expect("opens")
+    Sft::open(plan, card, base, folder.to_owned())
 }
 
 /// Losses of steps and evaluations until so many steps are done.
@@ -88,14 +92,12 @@ fn a_run_that_is_broken_off_goes_on_with_the_same_losses() {
     assert_eq!(losses, expected);
     assert_eq!(open(broken.path()).done(), 5);
     let other = Plan { seed: 4, ..Plan::parse(PLAN).expect("a plan") };
-    let card = ModelCard::load(Path::new(DEFAULT)).expect("the bundled card");
-    let base = card.folder.clone();
-    assert!(matches!(Sft::open(other, card, base, broken.path().to_owned()), Err(TrainError::Options(_))));
+    assert!(matches!(open_with(other, broken.path()), Err(TrainError::Options(_))));
 
     let exported = tempfile::tempdir().expect("a folder");
     sft.export(exported.path()).expect("exports");
     let load = |folder: &Path, mode| Qwen3Vl::load(folder, &LoadOptions::cpu(mode)).expect("loads");
-    let (trained, loaded) = (load(&broken.path().join(LAST), Mode::Training), load(exported.path(), Mode::Training));
+    let (trained, loaded) = (load(&broken.path().join("last"), Mode::Training), load(exported.path(), Mode::Training));
     for ((name, one), (_, other)) in trained.variables().iter().zip(loaded.variables()) {
         let numbers = |variable: &Tensor| variable.flatten_all().and_then(|v| v.to_vec1::<f32>()).expect("numbers");
         assert_eq!(numbers(one), numbers(other), "{name}");
